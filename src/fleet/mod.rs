@@ -1,0 +1,5 @@
+//! Who is there.
+
+mod stream_status;
+
+pub use stream_status::{StreamState, StreamStatus, StreamTotals};

@@ -1,0 +1,177 @@
+//! How far a rank's event stream can be trusted, as everyone but its own thread sees it.
+//!
+//! `ingest` writes it, once per batch; routing, metrics and the admin listener read it. It lives here
+//! because a member of the fleet carries it for as long as it is a member.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+};
+
+/// What is known of one rank's events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamState {
+    /// The worker has no event stream: nothing is known of its cache, it is routed by load alone.
+    Absent,
+    /// Connection lost, or never had: overlaps count as 0 until the stream is shown to be the same incarnation.
+    Unproven,
+    /// A gap was seen and the missing batches have been asked for.
+    Replaying,
+    /// Exact as far as it goes: some batches are lost for good, so the rank may hold more than we know.
+    Incomplete,
+    /// Every batch since the engine's start, or since its cache was last empty, has been applied.
+    Live,
+}
+
+impl StreamState {
+    const ALL: [Self; 5] = [Self::Absent, Self::Unproven, Self::Replaying, Self::Incomplete, Self::Live];
+
+    /// Whether blocks that the index holds for the rank may be credited to it.
+    #[must_use]
+    pub const fn credits_overlap(self) -> bool {
+        matches!(self, Self::Live | Self::Incomplete | Self::Replaying)
+    }
+
+    /// The name used in metrics and on the admin listener.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Unproven => "unproven",
+            Self::Replaying => "replaying",
+            Self::Incomplete => "incomplete",
+            Self::Live => "live",
+        }
+    }
+}
+
+impl fmt::Display for StreamState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The published status of one rank's stream.
+///
+/// Each field is a fact of its own and is read on its own, so every access is `Relaxed`; the one
+/// exception is the cursor, see [`StreamStatus::set_cursor`].
+#[derive(Debug)]
+pub struct StreamStatus {
+    state: AtomicU8,
+    /// Sequence number of the next batch expected; 0 before the first.
+    next_sequence: AtomicU64,
+    /// Unix time of the last batch by the engine's clock, in milliseconds.
+    last_batch_ms: AtomicU64,
+    /// From the engine's timestamp to the moment the batch was applied, in milliseconds.
+    lag_ms: AtomicU64,
+    batches: AtomicU64,
+    gaps: AtomicU64,
+    replays: AtomicU64,
+    restarts: AtomicU64,
+    rejected_batches: AtomicU64,
+}
+
+impl StreamStatus {
+    /// The status of a stream in `state` that has seen nothing.
+    #[must_use]
+    pub const fn new(state: StreamState) -> Self {
+        Self {
+            state: AtomicU8::new(state as u8),
+            next_sequence: AtomicU64::new(0),
+            last_batch_ms: AtomicU64::new(0),
+            lag_ms: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            gaps: AtomicU64::new(0),
+            replays: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+            rejected_batches: AtomicU64::new(0),
+        }
+    }
+
+    /// The state now.
+    #[must_use]
+    pub fn state(&self) -> StreamState {
+        let state = self.state.load(Ordering::Relaxed);
+        StreamState::ALL.into_iter().find(|&known| known as u8 == state).unwrap_or(StreamState::Unproven)
+    }
+
+    /// Publishes a new state.
+    pub fn set_state(&self, state: StreamState) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Sequence number of the last batch that is in the index; `None` before the first.
+    #[must_use]
+    pub fn cursor(&self) -> Option<u64> {
+        // Acquire: pairs with the Release in `set_cursor`; whoever sees the cursor sees the index with that
+        // batch applied.
+        self.next_sequence.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Publishes the sequence number of the last batch that is in the index. Call it after the index has
+    /// applied the batch: people wait for the cursor and then rely on the overlap.
+    pub fn set_cursor(&self, last: Option<u64>) {
+        // Release: the batch's writes to the index happen before the cursor moves; pairs with `cursor`.
+        self.next_sequence.store(last.map_or(0, |last| last.wrapping_add(1)), Ordering::Release);
+    }
+
+    /// Notes a batch that was applied: the engine's timestamp and how long ago that was, in milliseconds.
+    pub fn note_batch(&self, engine_time_ms: u64, lag_ms: u64) {
+        self.last_batch_ms.store(engine_time_ms, Ordering::Relaxed);
+        self.lag_ms.store(lag_ms, Ordering::Relaxed);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that batches were missing.
+    pub fn note_gap(&self) {
+        self.gaps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a replay was asked for.
+    pub fn note_replay(&self) {
+        self.replays.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that the engine turned out to be a new incarnation.
+    pub fn note_restart(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes a batch whose bytes could not be read at all.
+    pub fn note_rejected_batch(&self) {
+        self.rejected_batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counters, for metrics and the admin listener.
+    #[must_use]
+    pub fn totals(&self) -> StreamTotals {
+        StreamTotals {
+            batches: self.batches.load(Ordering::Relaxed),
+            gaps: self.gaps.load(Ordering::Relaxed),
+            replays: self.replays.load(Ordering::Relaxed),
+            restarts: self.restarts.load(Ordering::Relaxed),
+            rejected_batches: self.rejected_batches.load(Ordering::Relaxed),
+            last_batch_ms: self.last_batch_ms.load(Ordering::Relaxed),
+            lag_ms: self.lag_ms.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What a stream has been through, as read at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamTotals {
+    /// Batches applied.
+    pub batches: u64,
+    /// Times that batches were found missing.
+    pub gaps: u64,
+    /// Replays asked for.
+    pub replays: u64,
+    /// New incarnations of the engine recognised.
+    pub restarts: u64,
+    /// Batches whose bytes could not be read.
+    pub rejected_batches: u64,
+    /// Engine time of the last batch, Unix milliseconds; 0 before the first.
+    pub last_batch_ms: u64,
+    /// Age of the last batch when it was applied, in milliseconds.
+    pub lag_ms: u64,
+}

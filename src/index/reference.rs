@@ -1,0 +1,1 @@
+//! The literal reference index.

@@ -1,0 +1,28 @@
+//! kvroute: a GPU-aware KV-cache routing engine for LLM inference.
+
+pub mod device;
+pub mod event;
+pub mod hash;
+pub mod index;
+pub mod load;
+pub mod select;
+pub mod slot;
+
+#[cfg(feature = "server")]
+pub mod cli;
+#[cfg(feature = "server")]
+pub mod config;
+#[cfg(feature = "server")]
+pub mod fleet;
+#[cfg(feature = "server")]
+pub mod frontend;
+#[cfg(feature = "server")]
+pub mod ingest;
+#[cfg(feature = "server")]
+pub mod metrics;
+#[cfg(feature = "server")]
+pub mod prompt;
+#[cfg(feature = "server")]
+pub mod proxy;
+#[cfg(feature = "server")]
+pub mod worker;

@@ -1,0 +1,2 @@
+//! kvroute
+fn main() {}
