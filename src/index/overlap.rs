@@ -4,6 +4,7 @@
 //! blocks. That is how the index finds them, and a fleet has far fewer depths than slots. What slower
 //! tiers add beyond a slot's GPU depth comes as a short list of extensions.
 
+use super::reference::PlaceId;
 use crate::{event::Tier, slot::Slot};
 
 /// How many leading blocks of a prompt one slot holds. The tiers add up: `host` counts blocks that follow
@@ -46,6 +47,8 @@ pub struct Scratch {
     pub(super) extensions: Vec<Extension>,
     /// Slots still matching while a lookup walks down; left empty between lookups.
     pub(super) alive: Vec<Slot>,
+    /// The places of the prompt's blocks in the shard being read, as far as they exist.
+    pub(super) path: Vec<PlaceId>,
 }
 
 impl Scratch {
@@ -60,6 +63,7 @@ impl Scratch {
         self.slots.clear();
         self.extensions.clear();
         self.alive.clear();
+        self.path.clear();
     }
 
     /// Adds a level of the slots in `slots`; an empty one is left out.

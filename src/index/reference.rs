@@ -1,1 +1,0 @@
-//! The literal reference index.
