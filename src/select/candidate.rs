@@ -1,0 +1,200 @@
+//! One slot's row in a decision, and where the rows come from.
+
+use super::{Demand, Exclusion, Tuning, cost, cost::Cost};
+use crate::{
+    device::DeviceClass,
+    event::Tier,
+    index::{Overlap, Overlaps},
+    load::{ActiveReader, Ledger, SlotLoad},
+    slot::{Rank, Slot, WorkerId},
+};
+
+/// What the fleet knows of one rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Its slot.
+    pub slot: Slot,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Its rank within the worker.
+    pub rank: Rank,
+    /// What it computes on.
+    pub class: DeviceClass,
+    /// Whether what the index says of it can be trusted now. If not, its overlap counts as nothing.
+    pub credits_overlap: bool,
+    /// Why it may not be chosen, as far as the fleet knows.
+    pub exclusion: Option<Exclusion>,
+}
+
+/// One candidate: what is known of a slot with regard to one request.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Row {
+    /// Its slot.
+    pub slot: Slot,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Its rank within the worker.
+    pub rank: Rank,
+    /// What it computes on.
+    pub class: DeviceClass,
+    /// Why it may not be chosen; `None` makes it eligible.
+    pub exclusion: Option<Exclusion>,
+    /// Leading blocks of the prompt that it is credited with.
+    pub overlap: Overlap,
+    /// What the index says of it and is not credited, because the member's `credits_overlap` is false.
+    pub withheld: Option<Overlap>,
+    /// Prompt tokens that it need not compute, slower tiers counted in part.
+    pub cached_tokens: u64,
+    /// What it was doing when the decision was made.
+    pub load: SlotLoad,
+    /// Blocks of the prompt that none of its requests in flight uses.
+    pub new_blocks: u64,
+    /// What the request would cost there; set by modes that price candidates.
+    pub cost: Option<Cost>,
+}
+
+impl Row {
+    /// The row of `member` before anything is known of the request.
+    #[must_use]
+    pub const fn new(member: &Member) -> Self {
+        let nothing = Overlap { gpu: 0, host: 0, disk: 0, external: 0 };
+        Self {
+            slot: member.slot,
+            worker: member.worker,
+            rank: member.rank,
+            class: member.class,
+            exclusion: member.exclusion,
+            overlap: nothing,
+            withheld: if member.credits_overlap { None } else { Some(nothing) },
+            cached_tokens: 0,
+            load: SlotLoad { requests: 0, prefill_tokens: 0, decode_blocks: 0 },
+            new_blocks: 0,
+            cost: None,
+        }
+    }
+
+    /// Whether it may be chosen.
+    #[must_use]
+    pub const fn is_eligible(&self) -> bool {
+        self.exclusion.is_none()
+    }
+
+    /// The overlap as the index said it, credited or not.
+    const fn reported(&mut self) -> &mut Overlap {
+        match &mut self.withheld {
+            Some(withheld) => withheld,
+            None => &mut self.overlap,
+        }
+    }
+}
+
+/// The memory that decisions work in; one a thread, reused, so that a warm decision allocates nothing.
+/// The rows of the last decision stay until the next.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    rows: Vec<Row>,
+    /// The row of each slot index, or [`NO_ROW`].
+    row_of: Vec<u32>,
+}
+
+const NO_ROW: u32 = u32::MAX;
+
+impl Scratch {
+    /// An empty scratch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The rows of the last decision, in order of its members.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    pub(super) fn rows_mut(&mut self) -> &mut [Row] {
+        &mut self.rows
+    }
+
+    /// Makes the rows of `members`: everything but their loads, which are read when the decision is made.
+    pub(super) fn gather(
+        &mut self,
+        members: &[Member],
+        overlaps: Overlaps<'_>,
+        demand: &Demand<'_>,
+        tuning: &Tuning,
+        active: &ActiveReader<'_>,
+    ) {
+        self.rows.clear();
+        self.rows.extend(members.iter().map(Row::new));
+        self.credit(overlaps);
+        for row in &mut self.rows {
+            row.exclusion = row.exclusion.or_else(|| excluded_by(demand, row));
+            row.cached_tokens = cost::cached_tokens(row.overlap, demand.block_size, tuning);
+            row.new_blocks = if !tuning.router_track_active_blocks {
+                0
+            } else if tuning.router_assume_kv_reuse {
+                demand.blocks() - active.shared(row.slot, demand.sequence)
+            } else {
+                demand.blocks()
+            };
+        }
+    }
+
+    /// Reads the loads of the rows; one whose slot is no more cannot be chosen.
+    pub(super) fn read_loads(&mut self, ledger: &Ledger) {
+        for row in &mut self.rows {
+            match ledger.read(row.slot) {
+                Some(load) => row.load = load,
+                None => row.exclusion = row.exclusion.or(Some(Exclusion::Retired)),
+            }
+        }
+    }
+
+    /// Spreads the index's answer over the rows. Slots are compared whole, so that a member is never
+    /// credited with what another generation of its slot holds.
+    fn credit(&mut self, overlaps: Overlaps<'_>) {
+        if overlaps.is_empty() {
+            return;
+        }
+        self.row_of.fill(NO_ROW);
+        for (position, row) in self.rows.iter().enumerate() {
+            let index = row.slot.index as usize;
+            if self.row_of.len() <= index {
+                self.row_of.resize(index + 1, NO_ROW);
+            }
+            self.row_of[index] = u32::try_from(position).unwrap_or(NO_ROW);
+        }
+        for (depth, slots) in overlaps.levels() {
+            for &slot in slots {
+                self.report(slot, |overlap| overlap.gpu = depth);
+            }
+        }
+        for extension in overlaps.extensions() {
+            self.report(extension.slot, |overlap| match extension.tier {
+                Tier::Gpu => overlap.gpu = extension.blocks,
+                Tier::Host => overlap.host = extension.blocks,
+                Tier::Disk => overlap.disk = extension.blocks,
+                Tier::External => overlap.external = extension.blocks,
+            });
+        }
+    }
+
+    fn report(&mut self, slot: Slot, set: impl FnOnce(&mut Overlap)) {
+        let Some(&position) = self.row_of.get(slot.index as usize) else { return };
+        let Some(row) = self.rows.get_mut(position as usize) else { return };
+        if row.slot == slot {
+            set(row.reported());
+        }
+    }
+}
+
+fn excluded_by(demand: &Demand<'_>, row: &Row) -> Option<Exclusion> {
+    if demand.pin.is_some_and(|pin| !pin.holds(row.worker, row.rank)) {
+        Some(Exclusion::NotPinned)
+    } else if demand.avoid.contains(&row.worker) {
+        Some(Exclusion::AlreadyTried)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,200 @@
+//! What an operator can set about a choice.
+
+use super::Overrides;
+use crate::device::DEFAULT_ACCELERATOR_TO_CPU_RATIO;
+use std::num::NonZeroU32;
+
+/// The settings of a worker set that a choice depends on. The weights serve mode `kv`, in units of blocks; the
+/// tracking switches say what every booking counts.
+///
+/// The names and defaults are those of Dynamo's `kv_router_config`. With its default weights a block of
+/// context in use costs as much as a block to prefill, so with long prompts load outweighs the cache. Where
+/// prefixes repeat, `prefill_load_scale` 20 together with `overlap_score_credit` 2 serves better; the scale
+/// should not be raised alone.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tuning {
+    /// Worth of a cached GPU block, in blocks of prefill saved. At least 0; may exceed 1. Default 1.
+    pub overlap_score_credit: f64,
+    /// How fast that worth falls on a slot with more prefill waiting than the least busy one; 0 keeps it.
+    /// At least 0. Default 0.
+    pub overlap_score_credit_decay: f64,
+    /// Weight of the prefill term. At least 0. Default 1.
+    pub prefill_load_scale: f64,
+    /// Cost of each request in flight. At least 0. Default 0.
+    pub decode_active_request_weight: f64,
+    /// Worth of a block cached in host memory, 0 to 1. Default 0.75.
+    pub host_cache_hit_weight: f64,
+    /// Worth of a block cached on disk or in an external store, 0 to 1. Default 0.25.
+    pub disk_cache_hit_weight: f64,
+    /// 0 takes the cheapest slot; above, costlier ones get a share too. At least 0. Default 0.
+    pub router_temperature: f64,
+    /// Whether blocks in use count as load. Default true.
+    pub router_track_active_blocks: bool,
+    /// Whether the blocks that output fills count too. Default false.
+    pub router_track_output_blocks: bool,
+    /// Whether requests of one slot share the blocks they have in common. Default true.
+    pub router_assume_kv_reuse: bool,
+    /// Whether prompt tokens waiting for prefill count as load. Default true.
+    pub router_track_prefill_tokens: bool,
+    /// How many CPU slots one accelerator is worth, for mode `device-aware-weighted`. Default 8.
+    pub accelerator_to_cpu_ratio: NonZeroU32,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            overlap_score_credit: 1.0,
+            overlap_score_credit_decay: 0.0,
+            prefill_load_scale: 1.0,
+            decode_active_request_weight: 0.0,
+            host_cache_hit_weight: 0.75,
+            disk_cache_hit_weight: 0.25,
+            router_temperature: 0.0,
+            router_track_active_blocks: true,
+            router_track_output_blocks: false,
+            router_assume_kv_reuse: true,
+            router_track_prefill_tokens: true,
+            accelerator_to_cpu_ratio: DEFAULT_ACCELERATOR_TO_CPU_RATIO,
+        }
+    }
+}
+
+/// A setting out of its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TuningError {
+    /// The credit is negative or not finite.
+    #[error("overlap_score_credit must be a finite, non-negative number")]
+    Credit,
+    /// A weight is negative or not finite.
+    #[error("{field} must be finite and non-negative")]
+    Weight {
+        /// Which one.
+        field: &'static str,
+    },
+    /// A share is not between 0 and 1.
+    #[error("{field} must be between 0 and 1")]
+    Share {
+        /// Which one.
+        field: &'static str,
+    },
+    /// Output blocks are to be counted where no blocks are.
+    #[error("router_track_output_blocks requires router_track_active_blocks=true")]
+    OutputWithoutActive,
+}
+
+impl Tuning {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first setting out of its range, in order of the fields.
+    pub fn validate(&self) -> Result<(), TuningError> {
+        credit(self.overlap_score_credit)?;
+        weight("overlap_score_credit_decay", self.overlap_score_credit_decay)?;
+        weight("prefill_load_scale", self.prefill_load_scale)?;
+        weight("decode_active_request_weight", self.decode_active_request_weight)?;
+        share("host_cache_hit_weight", self.host_cache_hit_weight)?;
+        share("disk_cache_hit_weight", self.disk_cache_hit_weight)?;
+        weight("router_temperature", self.router_temperature)?;
+        if self.router_track_output_blocks && !self.router_track_active_blocks {
+            return Err(TuningError::OutputWithoutActive);
+        }
+        Ok(())
+    }
+
+    /// Applies Dynamo's legacy `overlap_score_weight`: it is the prefill scale, and 0 also takes the credit.
+    pub fn set_overlap_score_weight(&mut self, weight: f64) {
+        self.prefill_load_scale = weight;
+        if weight == 0.0 {
+            self.overlap_score_credit = 0.0;
+        }
+    }
+
+    /// The settings as they hold for a request that overrides some. Overriding twice is overriding once.
+    #[must_use]
+    pub fn with(&self, overrides: &Overrides) -> Self {
+        Self {
+            overlap_score_credit: overrides.overlap_score_credit.unwrap_or(self.overlap_score_credit),
+            prefill_load_scale: overrides.prefill_load_scale.unwrap_or(self.prefill_load_scale),
+            router_temperature: overrides.router_temperature.unwrap_or(self.router_temperature),
+            router_assume_kv_reuse: overrides.assume_kv_reuse.unwrap_or(self.router_assume_kv_reuse),
+            router_track_prefill_tokens: overrides
+                .track_prefill_tokens
+                .unwrap_or(self.router_track_prefill_tokens),
+            ..*self
+        }
+    }
+}
+
+pub(super) fn credit(value: f64) -> Result<(), TuningError> {
+    weight("", value).map_err(|_| TuningError::Credit)
+}
+
+pub(super) fn weight(field: &'static str, value: f64) -> Result<(), TuningError> {
+    if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(TuningError::Weight { field }) }
+}
+
+fn share(field: &'static str, value: f64) -> Result<(), TuningError> {
+    if (0.0..=1.0).contains(&value) { Ok(()) } else { Err(TuningError::Share { field }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Tuning)) -> String {
+        let mut tuning = Tuning::default();
+        change(&mut tuning);
+        tuning.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(Tuning::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_credit_above_one_is_valid() {
+        let tuning = Tuning { overlap_score_credit: 2.5, ..Tuning::default() };
+        assert_eq!(tuning.validate(), Ok(()));
+    }
+
+    #[test]
+    fn each_range_has_its_text() {
+        assert_eq!(
+            refused(|tuning| tuning.overlap_score_credit = f64::NAN),
+            "overlap_score_credit must be a finite, non-negative number"
+        );
+        assert_eq!(
+            refused(|tuning| tuning.router_temperature = -0.1),
+            "router_temperature must be finite and non-negative"
+        );
+        assert_eq!(
+            refused(|tuning| tuning.prefill_load_scale = f64::INFINITY),
+            "prefill_load_scale must be finite and non-negative"
+        );
+        assert_eq!(
+            refused(|tuning| tuning.host_cache_hit_weight = 1.5),
+            "host_cache_hit_weight must be between 0 and 1"
+        );
+        assert_eq!(
+            refused(|tuning| tuning.disk_cache_hit_weight = f64::NAN),
+            "disk_cache_hit_weight must be between 0 and 1"
+        );
+        assert_eq!(
+            refused(|tuning| {
+                tuning.router_track_output_blocks = true;
+                tuning.router_track_active_blocks = false;
+            }),
+            "router_track_output_blocks requires router_track_active_blocks=true"
+        );
+    }
+
+    #[test]
+    fn the_legacy_weight_sets_the_scale_and_zero_takes_the_credit() {
+        let mut tuning = Tuning::default();
+        tuning.set_overlap_score_weight(3.0);
+        assert_eq!((tuning.prefill_load_scale, tuning.overlap_score_credit), (3.0, 1.0));
+        tuning.set_overlap_score_weight(0.0);
+        assert_eq!((tuning.prefill_load_scale, tuning.overlap_score_credit), (0.0, 0.0));
+    }
+}
