@@ -606,7 +606,7 @@ fn replay(naming: Naming, shards: usize, limit: usize, history: &[(Op, [Path; 3]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
     fn engines_that_name_alike(shards in 1_usize..4, limit in 0_usize..12, history in history()) {
