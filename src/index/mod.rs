@@ -7,6 +7,28 @@
 //! The index is exact: it holds what the engines reported, counting copies, keeping holes where a block in the
 //! middle went away, and never crediting a block whose place it does not know.
 //!
+//! ```
+//! use std::num::NonZeroUsize;
+//! use kvroute::{
+//!     event::{EngineHash, Event, Stored, StoredBlock, Tier},
+//!     hash::BlockHash,
+//!     index::{PrefixIndex, Scratch},
+//!     slot::Slot,
+//! };
+//!
+//! let (index, mut writers) = PrefixIndex::new(NonZeroUsize::MIN);
+//! let slot = Slot { index: 0, generation: 0 };
+//! let block = |name, content| StoredBlock { engine: EngineHash(name), content: Some(BlockHash(content)) };
+//! let blocks = vec![block(901, 11), block(902, 22)];
+//! writers[0].apply(slot, &Event::Stored(Stored { tier: Tier::Gpu, parent: None, blocks }));
+//!
+//! let prompt = [BlockHash(11), BlockHash(22), BlockHash(33)];
+//! let mut scratch = Scratch::new();
+//! let overlaps = index.overlap(&prompt, &mut scratch);
+//! assert_eq!(overlaps.of(slot).gpu, 2);
+//! assert_eq!(overlaps.levels().next(), Some((2, &[slot][..])));
+//! ```
+//!
 //! # Places and names
 //!
 //! A block's *place* is the place of its parent plus the hash of its own tokens. The same tokens after

@@ -7,9 +7,9 @@ use parking_lot::RwLock;
 use super::{IndexWriter, Overlaps, Scratch, reference::Reference};
 use crate::{hash::BlockHash, slot::Slot};
 
-/// How many blocks of one slot may wait for a place, unless chosen otherwise: enough for the orphans of a
-/// router that starts among warm engines, little enough that a thousand ranks of nothing but orphans fit in
-/// memory.
+/// How many blocks of one slot may wait for a place, unless chosen otherwise. It is a guess between two needs: a
+/// router that starts among warm engines meets many orphans, and a waiting block takes about half a kilobyte
+/// (so 2 MiB for a slot at the limit) that may never be of use.
 pub const PENDING_LIMIT: usize = 4096;
 
 /// Which slots hold which prefixes. Cheap to clone; all clones are the same index.

@@ -1,9 +1,8 @@
 //! The literal index: one shard, exact by construction, meant to be read.
 //!
-//! Four tables hold the truth and nothing is derived lazily: the [tree](tree) of places with their holders, each
-//! slot's [holdings](holdings) by its own names, all [names](names) together, and the blocks that
-//! [wait](pending). Every event keeps them consistent before it returns. Lookups walk the tree block by
-//! block.
+//! Four tables hold the truth and nothing is derived lazily: the [`tree`] of places with their holders, each slot's
+//! [`holdings`] by its own names, all [`names`] together, and the blocks that wait ([`pending`]). Every event
+//! keeps them consistent before it returns. Lookups walk the tree block by block.
 
 mod holdings;
 mod lookup;
