@@ -1,1 +1,35 @@
-//! Room.
+//! From the router to a worker and back: one HTTP/1.1 request upstream, its answer relayed as it comes.
+//!
+//! A [`Pool`] keeps connections to workers. [`Pool::forward`] sends one request and waits for the first byte of the
+//! answer's body; until then a failure is a [`ProxyError`] and nothing has been promised to the client, so the caller
+//! may try another worker. The [`Answer`] it returns is then either dropped (which cancels it) or relayed:
+//! [`Answer::relay`] makes it a response whose [`ProxyBody`] passes every byte on unchanged while an [`Observer`]
+//! hears about first byte, first token, output, usage and the end.
+//!
+//! What must hold:
+//! * The observer is dropped exactly once, at the moment the body ends, is cut, or is dropped; whatever has to live
+//!   as long as the request (a booking, a gauge) is a field of it.
+//! * Dropping an [`Answer`], a [`ProxyBody`] or the future of [`Pool::forward`] closes the upstream connection at
+//!   once, so that an engine stops working for a client that left.
+//! * A cut stream never looks complete: see [`ProxyBody`].
+//! * Bodies are looked at, never collected: memory is bounded whatever a worker sends.
+//!
+//! It is not a place for policy. It never tries twice; which worker, whether again, and what to tell the client are
+//! the caller's decisions, for which [`ProxyError`] carries the facts.
+
+mod annotate;
+mod body;
+mod error;
+mod forward;
+mod headers;
+mod observe;
+mod pool;
+mod skim;
+mod sse;
+
+pub use annotate::{Annotated, Annotator, annotate};
+pub use body::ProxyBody;
+pub use error::{ErrorKind, Origin, ProxyError, Retry};
+pub use forward::Answer;
+pub use observe::{End, Observer, Usage};
+pub use pool::{Pool, PoolSettings};

@@ -1,0 +1,157 @@
+//! One request to one worker, up to the first byte of the answer.
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, Method, Request, Response, StatusCode, Uri, header, request, response, uri::PathAndQuery,
+};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+
+use super::{
+    body::ProxyBody,
+    error::{ErrorKind, ProxyError},
+    headers::{self, Form},
+    observe::Observer,
+    pool::Pool,
+};
+
+impl Pool {
+    /// Sends `body` under the method, path, query and headers of `head` to the worker at `base`, and waits for the
+    /// first byte of the answer's body, or for the end of a body that is empty.
+    ///
+    /// `base` is `http://host:port`, with or without a path, which then comes before the request's own. Which
+    /// headers are passed on, and which are not, is said in `headers.rs`: all end-to-end ones, in short.
+    ///
+    /// An answer whose status is an error is an answer like any other: its status is there to be looked at before it
+    /// is relayed. Dropping the future cancels the request: the upstream connection is closed.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer. Nothing has been promised to the client then, and [`ProxyError::retry`] says whether
+    /// the worker may have run the request.
+    pub async fn forward(
+        &self,
+        base: &Uri,
+        head: &request::Parts,
+        body: Bytes,
+    ) -> Result<Answer, ProxyError> {
+        let mut request = Request::new(Full::new(body));
+        *request.uri_mut() = target(base, head)?;
+        *request.method_mut() = head.method.clone();
+        *request.headers_mut() = headers::to_worker(&head.headers, head.version);
+        let answer = self.first_byte(base, request);
+        let Some(limit) = self.first_byte_timeout else { return answer.await };
+        match tokio::time::timeout(limit, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ProxyError::timeout(ErrorKind::FirstByteTimeout, base, limit)),
+        }
+    }
+
+    async fn first_byte(&self, base: &Uri, request: Request<Full<Bytes>>) -> Result<Answer, ProxyError> {
+        let response = self.client.request(request).await;
+        let response = response.map_err(|error| ProxyError::before_response(base, &error))?;
+        let (head, mut upstream) = response.into_parts();
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(ProxyError::new(ErrorKind::InvalidResponse, base, "it switches protocols, unasked"));
+        }
+        let first = match upstream.frame().await {
+            Some(Ok(frame)) => Some(frame),
+            None => None,
+            Some(Err(error)) => return Err(ProxyError::in_body(ErrorKind::Reset, base, &error)),
+        };
+        let form = Form::of(&head.headers);
+        Ok(Answer { head, first, upstream, form, worker: base.clone(), idle_timeout: self.idle_timeout })
+    }
+}
+
+/// A worker's answer whose body has begun. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct Answer {
+    head: response::Parts,
+    /// The first frame of the body; `None` if it has none.
+    pub(super) first: Option<Frame<Bytes>>,
+    pub(super) upstream: Incoming,
+    pub(super) form: Form,
+    pub(super) worker: Uri,
+    pub(super) idle_timeout: Option<std::time::Duration>,
+}
+
+impl Answer {
+    /// The worker's status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.head.status
+    }
+
+    /// The worker's headers, as they came.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        &self.head.headers
+    }
+
+    /// Turns the answer into the response for the client. `observer` hears of the body from now on, the first byte
+    /// included, and is dropped when the body is over.
+    #[must_use]
+    pub fn relay<O: Observer>(self, observer: O) -> Response<ProxyBody<O>> {
+        let mut head = Response::new(()).into_parts().0;
+        head.status = self.head.status;
+        head.headers = headers::to_client(&self.head.headers);
+        if self.form == Form::Events && !self.upstream.is_end_stream() {
+            // A stream that is cut ends with an event more than the worker sent, for which a length has no room.
+            head.headers.remove(header::CONTENT_LENGTH);
+        }
+        Response::from_parts(head, ProxyBody::new(self, observer))
+    }
+}
+
+/// The URL of a request on a worker.
+fn target(base: &Uri, head: &request::Parts) -> Result<Uri, ProxyError> {
+    let unusable = |why: &str| ProxyError::new(ErrorKind::Upstream, base, why);
+    let (Some("http"), Some(authority)) = (base.scheme_str(), base.authority()) else {
+        return Err(unusable("use http://host:port, with or without a path"));
+    };
+    if base.query().is_some() {
+        return Err(unusable("a base URL has no query"));
+    }
+    let refused = |why: &str| ProxyError::new(ErrorKind::Request, base, why);
+    let path = head.uri.path_and_query().map_or("", PathAndQuery::as_str);
+    if head.method == Method::CONNECT || !path.starts_with('/') {
+        return Err(refused("only requests for a path on this server are, and no CONNECT"));
+    }
+    let path = match base.path().trim_end_matches('/') {
+        "" => head.uri.path_and_query().cloned().ok_or_else(|| refused("it has no path"))?,
+        prefix => format!("{prefix}{path}").parse().map_err(|_| refused("its path is too long"))?,
+    };
+    let target = Uri::builder().scheme("http").authority(authority.clone()).path_and_query(path).build();
+    target.map_err(|error| ProxyError::new(ErrorKind::Request, base, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(base: &'static str, uri: &'static str) -> Result<String, ErrorKind> {
+        let head = Request::builder().uri(uri).body(()).unwrap().into_parts().0;
+        target(&Uri::from_static(base), &head).map(|uri| uri.to_string()).map_err(|error| error.kind)
+    }
+
+    #[test]
+    fn a_path_goes_behind_the_path_of_the_base() {
+        let expected = "http://w:1/v1/models?a=%20b";
+        for uri in ["/v1/models?a=%20b", "http://router/v1/models?a=%20b"] {
+            assert_eq!(joined("http://w:1", uri).as_deref(), Ok(expected));
+            assert_eq!(joined("http://w:1/", uri).as_deref(), Ok(expected));
+        }
+        assert_eq!(joined("http://w:1/pod/7/", "/v1").as_deref(), Ok("http://w:1/pod/7/v1"));
+        assert_eq!(joined("http://w:1/pod/7", "/").as_deref(), Ok("http://w:1/pod/7/"));
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused_by_the_name_of_who_erred() {
+        for base in ["https://w:1", "/only/a/path", "http://w:1/?x=1"] {
+            assert_eq!(joined(base, "/v1"), Err(ErrorKind::Upstream), "{base}");
+        }
+        assert_eq!(joined("http://w:1", "*"), Err(ErrorKind::Request));
+    }
+}

@@ -1,0 +1,90 @@
+//! Connections to workers, kept and reused.
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+
+/// How a [`Pool`] deals with workers. A duration of 0 switches a limit off.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PoolSettings {
+    /// Limit for the TCP connection to be there. Default 2 s: a worker is a few hops away, and the client waits.
+    pub connect_timeout: Duration,
+    /// Limit from the start of the request, connecting included, to the first byte of the answer's body. Default
+    /// 600 s, the default patience of OpenAI's own clients: an answer that does not stream has its first byte only
+    /// when it is complete, and a queue in the engine counts too.
+    pub first_byte_timeout: Duration,
+    /// Limit for silence between two pieces of a body, the worker's silence, not the client's. Default 120 s.
+    pub idle_timeout: Duration,
+    /// How long an unused connection is kept. Default 4 s: engines behind uvicorn close theirs after 5 s, and a
+    /// request sent just then is lost ([`ErrorKind::Reset`](super::ErrorKind::Reset)).
+    pub keep_alive: Duration,
+    /// Unused connections kept for one worker; those above are closed. Default 512.
+    pub max_idle_connections: usize,
+    /// Idle time after which TCP asks whether the worker's host is still there, so that one that vanished without a
+    /// word is noticed without waiting for the limits above. Default 15 s.
+    pub tcp_keep_alive: Duration,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(2),
+            first_byte_timeout: Duration::from_secs(600),
+            idle_timeout: Duration::from_secs(120),
+            keep_alive: Duration::from_secs(4),
+            max_idle_connections: 512,
+            tcp_keep_alive: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Connections to workers over HTTP/1.1, one request at a time on each. Clones share them.
+#[derive(Clone)]
+pub struct Pool {
+    pub(super) client: Client<HttpConnector, Full<Bytes>>,
+    pub(super) first_byte_timeout: Option<Duration>,
+    pub(super) idle_timeout: Option<Duration>,
+}
+
+impl Pool {
+    /// An empty pool. It connects when there is something to send.
+    #[must_use]
+    pub fn new(settings: &PoolSettings) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(limit(settings.connect_timeout));
+        connector.set_keepalive(limit(settings.tcp_keep_alive));
+        connector.set_keepalive_interval(Some(Duration::from_secs(5)));
+        connector.set_keepalive_retries(Some(3));
+        // The client's own retries stay on: they are of requests of which not a byte was written, because the
+        // kept connection they were meant for turned out to be closed.
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(limit(settings.keep_alive))
+            .pool_max_idle_per_host(settings.max_idle_connections)
+            .build(connector);
+        Self {
+            client,
+            first_byte_timeout: limit(settings.first_byte_timeout),
+            idle_timeout: limit(settings.idle_timeout),
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("first_byte_timeout", &self.first_byte_timeout)
+            .field("idle_timeout", &self.idle_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+fn limit(duration: Duration) -> Option<Duration> {
+    (!duration.is_zero()).then_some(duration)
+}
