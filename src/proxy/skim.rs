@@ -37,6 +37,8 @@ pub(super) struct Skim {
     key: Key,
     /// The last token was a string, so a colon makes it a key.
     after_string: bool,
+    /// The last token was a colon, so a string is no key.
+    after_colon: bool,
     /// What the value that comes next would tell.
     awaited: Awaited,
     /// The string being read is generated text.
@@ -150,15 +152,19 @@ impl Skim {
             self.facts.content |= byte != b']';
         }
         let after_string = std::mem::take(&mut self.after_string);
+        let after_colon = std::mem::take(&mut self.after_colon);
         let awaited = std::mem::take(&mut self.awaited);
         match byte {
             b'"' => {
                 self.place = Place::String;
-                self.key = Key::default();
+                self.key.begin(!after_colon);
                 self.text = awaited == Awaited::Text;
                 self.facts.finish |= awaited == Awaited::Finish;
             }
-            b':' if after_string => self.awaited = self.member(),
+            b':' if after_string => {
+                self.after_colon = true;
+                self.awaited = self.member();
+            }
             b'{' | b'[' => {
                 self.facts.object |= self.depth == 0 && byte == b'{';
                 self.depth = self.depth.saturating_add(1);
@@ -227,13 +233,22 @@ struct Key {
 }
 
 impl Key {
+    /// A string begins, which may be a key or not.
+    fn begin(&mut self, possible: bool) {
+        self.length = 0;
+        self.spoiled = !possible;
+    }
+
     fn extend(&mut self, part: &[u8]) {
+        if self.spoiled {
+            return;
+        }
         match self.bytes.get_mut(self.length..self.length + part.len()) {
-            Some(room) if !self.spoiled => {
+            Some(room) => {
                 room.copy_from_slice(part);
                 self.length += part.len();
             }
-            _ => self.spoil(),
+            None => self.spoil(),
         }
     }
 
