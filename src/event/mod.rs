@@ -5,10 +5,12 @@
 //! [`Event`]s. Nothing here knows a socket, a clock or the index.
 
 mod normalise;
+mod rejection;
 mod tier;
 pub mod wire;
 
-pub use normalise::{Normaliser, Rejections};
+pub use normalise::Normaliser;
+pub use rejection::{Rejection, Rejections};
 pub use tier::Tier;
 
 use crate::hash::BlockHash;

@@ -1,0 +1,158 @@
+//! One event: which kind it is, and its fields by position or by name.
+
+use super::batch::{Batch, Record, RemovedRecord, StoredRecord};
+use super::field::{Draft, Field};
+use super::reader::{Fault, Item, MALFORMED, Reader};
+use crate::event::Rejection;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    Stored,
+    Removed,
+    Cleared,
+}
+
+impl Tag {
+    fn of(name: &str) -> Result<Self, Fault> {
+        match name {
+            "BlockStored" => Ok(Self::Stored),
+            "BlockRemoved" => Ok(Self::Removed),
+            "AllBlocksCleared" => Ok(Self::Cleared),
+            "Ignored" => Err(Fault::Rejected(Rejection::IgnoredEvent)),
+            _ => Err(Fault::Rejected(Rejection::UnknownTag)),
+        }
+    }
+
+    /// The fields that follow the tag when they go by position. Releases only ever appended to these lists, so a
+    /// shorter event is an older one.
+    const fn order(self) -> &'static [Field] {
+        match self {
+            Self::Stored => &[
+                Field::Hashes,
+                Field::Parent,
+                Field::Tokens,
+                Field::BlockSize,
+                Field::LoraId,
+                Field::Medium,
+                Field::LoraName,
+                Field::ExtraKeys,
+                Field::Group,
+                Field::Kind,
+                Field::Unused,
+                Field::Locality,
+                Field::Ownership,
+            ],
+            Self::Removed => &[
+                Field::Hashes,
+                Field::Medium,
+                Field::Group,
+                Field::Kind,
+                Field::Unused,
+                Field::Locality,
+                Field::Ownership,
+            ],
+            Self::Cleared => &[Field::Ownership],
+        }
+    }
+}
+
+/// Reads one event into the batch. One that cannot be read is stepped over, counted, and leaves nothing behind.
+///
+/// # Errors
+///
+/// [`Fault::Truncated`] only: there is no next event to go on with.
+pub(super) fn read(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Fault> {
+    let (start, mark) = (*reader, batch.mark());
+    match parse(reader, batch) {
+        Ok(record) => batch.records.push(record),
+        Err(fault) => {
+            batch.rewind(mark);
+            *reader = start;
+            reader.skip()?;
+            if let Fault::Rejected(reason) = fault {
+                batch.rejected.count(reason);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parse(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<Record, Fault> {
+    let mut draft = Draft::default();
+    let tag = match reader.item()? {
+        Item::Array(len) if len > 0 => {
+            let tag = Tag::of(reader.item()?.text().ok_or(MALFORMED)?)?;
+            positional(reader, len - 1, tag, &mut draft, batch)?;
+            tag
+        }
+        Item::Map(pairs) => {
+            let tag = find_tag(*reader, pairs)?;
+            named(reader, pairs, &mut draft, batch)?;
+            tag
+        }
+        _ => return Err(MALFORMED),
+    };
+    finish(tag, &draft)
+}
+
+/// The tag of a map, wherever in it: an event of an unknown kind must be known as such before a field of it that
+/// happens to share a name with one of ours is found to be wrong.
+fn find_tag(mut reader: Reader<'_>, pairs: usize) -> Result<Tag, Fault> {
+    for _ in 0..pairs {
+        let key = reader.peek()?;
+        reader.skip()?;
+        if key.text() == Some("type") {
+            return Tag::of(reader.item()?.text().ok_or(MALFORMED)?);
+        }
+        reader.skip()?;
+    }
+    Err(MALFORMED)
+}
+
+fn named(reader: &mut Reader<'_>, pairs: usize, draft: &mut Draft, batch: &mut Batch) -> Result<(), Fault> {
+    for _ in 0..pairs {
+        let key = reader.peek()?;
+        reader.skip()?;
+        draft.read(Field::named(key.text().unwrap_or_default()), reader, batch)?;
+    }
+    Ok(())
+}
+
+fn positional(
+    reader: &mut Reader<'_>,
+    len: usize,
+    tag: Tag,
+    draft: &mut Draft,
+    batch: &mut Batch,
+) -> Result<(), Fault> {
+    let mut order = tag.order().iter().copied().peekable();
+    for _ in 0..len {
+        let field = match (order.peek().copied().unwrap_or(Field::Unused), reader.peek()?) {
+            // Some releases put the multimodal objects before the group, which moves the rest by one. The types
+            // tell: objects are a list where the group is a number, and if they were nil and taken for the group,
+            // the group is a number where the kind is a word.
+            (Field::Group, Item::Array(_)) if tag == Tag::Stored => Field::MultimodalObjects,
+            (Field::Kind, Item::Unsigned(_)) if draft.stored.scope.group.is_none() => Field::Group,
+            (expected, _) => {
+                order.next();
+                expected
+            }
+        };
+        draft.read(field, reader, batch)?;
+    }
+    Ok(())
+}
+
+fn finish(tag: Tag, draft: &Draft) -> Result<Record, Fault> {
+    let hashes = || draft.hashes.ok_or(MALFORMED);
+    Ok(match tag {
+        Tag::Cleared => Record::Cleared(draft.stored.scope),
+        Tag::Removed => {
+            let hashes = hashes()?;
+            // Counts that do not pair up with the hashes tell nothing: each removal then takes one copy.
+            let copies = draft.copies.filter(|copies| copies.len() == hashes.len());
+            Record::Removed(RemovedRecord { scope: draft.stored.scope, hashes, copies })
+        }
+        Tag::Stored => Record::Stored(StoredRecord { hashes: hashes()?, ..draft.stored }),
+    })
+}
