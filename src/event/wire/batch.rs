@@ -188,6 +188,18 @@ impl Batch {
         self.objects.clear();
     }
 
+    /// Bytes that the buffers hold on to: at most a small multiple of the largest payload decoded.
+    #[must_use]
+    pub const fn reserved_bytes(&self) -> usize {
+        self.records.capacity() * size_of::<Record>()
+            + self.tokens.capacity() * size_of::<u32>()
+            + self.hashes.capacity() * size_of::<EngineHash>()
+            + self.copies.capacity() * size_of::<u32>()
+            + self.text.capacity()
+            + self.keys.capacity() * size_of::<BlockKey>()
+            + self.objects.capacity() * size_of::<BlockObject>()
+    }
+
     pub(in crate::event) fn records(&self) -> &[Record] {
         &self.records
     }
