@@ -53,7 +53,7 @@ pub(in crate::event) struct StoredRecord {
     pub(in crate::event) tokens: Span,
     /// The tokens came as overlapping pairs: one more token than the blocks hold, to look ahead.
     pub(in crate::event) bigram: bool,
-    /// `None` when absent or not positive, as in events that carry no tokens.
+    /// `None` when absent or negative; events that carry no tokens need none.
     pub(in crate::event) block_size: Option<u32>,
     /// An adapter's number was given. It means nothing outside the engine.
     pub(in crate::event) has_lora_id: bool,
@@ -143,17 +143,6 @@ pub(in crate::event) struct BlockObject {
     pub(in crate::event) hash: u64,
 }
 
-/// How long every buffer was before an event, to take back what a bad event left.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    tokens: usize,
-    hashes: usize,
-    copies: usize,
-    text: usize,
-    keys: usize,
-    objects: usize,
-}
-
 impl Batch {
     /// An empty batch.
     #[must_use]
@@ -232,25 +221,5 @@ impl Batch {
         let start = self.text.len();
         self.text.push_str(text);
         Span { start, end: self.text.len() }
-    }
-
-    pub(super) const fn mark(&self) -> Mark {
-        Mark {
-            tokens: self.tokens.len(),
-            hashes: self.hashes.len(),
-            copies: self.copies.len(),
-            text: self.text.len(),
-            keys: self.keys.len(),
-            objects: self.objects.len(),
-        }
-    }
-
-    pub(super) fn rewind(&mut self, mark: Mark) {
-        self.tokens.truncate(mark.tokens);
-        self.hashes.truncate(mark.hashes);
-        self.copies.truncate(mark.copies);
-        self.text.truncate(mark.text);
-        self.keys.truncate(mark.keys);
-        self.objects.truncate(mark.objects);
     }
 }

@@ -93,9 +93,7 @@ impl Draft {
 
     fn number(&mut self, field: Field, item: Item<'_>) {
         match (field, item) {
-            (Field::BlockSize, Item::Unsigned(size)) => {
-                self.stored.block_size = u32::try_from(size).ok().filter(|&size| size > 0);
-            }
+            (Field::BlockSize, Item::Unsigned(size)) => self.stored.block_size = u32::try_from(size).ok(),
             (Field::Group, Item::Unsigned(group)) => {
                 self.stored.scope.group = Some(i64::try_from(group).unwrap_or(i64::MAX));
             }

@@ -135,9 +135,6 @@ impl<'a> Reader<'a> {
                 Item::Map(pairs) => pairs.saturating_mul(2),
                 _ => 0,
             });
-            if owed > self.rest.len() {
-                return Err(Fault::Truncated);
-            }
         }
         Ok(())
     }

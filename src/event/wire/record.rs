@@ -56,17 +56,17 @@ impl Tag {
     }
 }
 
-/// Reads one event into the batch. One that cannot be read is stepped over, counted, and leaves nothing behind.
+/// Reads one event into the batch. One that cannot be read is stepped over and counted; what it left in the flat
+/// buffers no record refers to, and it is bounded by the event's own bytes.
 ///
 /// # Errors
 ///
 /// [`Fault::Truncated`] only: there is no next event to go on with.
 pub(super) fn read(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Fault> {
-    let (start, mark) = (*reader, batch.mark());
+    let start = *reader;
     match parse(reader, batch) {
         Ok(record) => batch.records.push(record),
         Err(fault) => {
-            batch.rewind(mark);
             *reader = start;
             reader.skip()?;
             if let Fault::Rejected(reason) = fault {
