@@ -24,7 +24,7 @@ pub enum Refusal {
         worker: WorkerId,
     },
     /// The request is pinned to a rank that its worker does not have.
-    #[error("worker {worker} (nvext.{field}) has no rank {rank}; it has {ranks}")]
+    #[error("worker {worker} (nvext.{field}) has no rank {rank}; it has {ranks} ranks")]
     UnknownRank {
         /// The field that pins the worker.
         field: PinField,
