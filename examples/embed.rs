@@ -1,0 +1,60 @@
+//! A frontend with the selector inside: no server, no async runtime.
+//!
+//! Two workers report what they cached, a prompt is looked up, and the worker that holds its beginning gets it.
+
+use kvroute::{
+    device::DeviceClass,
+    event::{EngineHash, Event, Stored, StoredBlock, Tier},
+    hash::{BlockHasher, BlockSize, Identity, Prompt, chain},
+    index::{self, PrefixIndex},
+    select::{self, Demand, Member, Mode, Selector, Tuning},
+    slot::{Rank, SlotAllocator, WorkerId},
+};
+use std::{error::Error, num::NonZeroUsize};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let block_size = BlockSize::new(16)?;
+    let mut slots = SlotAllocator::new();
+    let members = [1, 2].map(|worker| Member {
+        slot: slots.allocate(),
+        worker: WorkerId(worker),
+        rank: Rank(0),
+        class: DeviceClass::Accelerator,
+        credits_overlap: true,
+        exclusion: None,
+    });
+
+    // Hash the prompt: 100 tokens make 6 complete blocks.
+    let tokens: Vec<u32> = (0..100).collect();
+    let (mut blocks, mut sequence) = (Vec::new(), Vec::new());
+    BlockHasher::new(block_size, Identity::plain()).hash(&Prompt::text(&tokens), &mut blocks);
+    chain(&blocks, &mut sequence);
+
+    // Worker 1 has cached one block of it, worker 2 four. Engines name blocks as they like.
+    let (index, mut writers) = PrefixIndex::new(NonZeroUsize::MIN);
+    for (member, held) in members.iter().zip([1, 4]) {
+        let stored = (0..).zip(&blocks[..held]);
+        let stored =
+            stored.map(|(name, &hash)| StoredBlock { engine: EngineHash(name), content: Some(hash) });
+        let event = Event::Stored(Stored { tier: Tier::Gpu, parent: None, blocks: stored.collect() });
+        writers[0].apply(member.slot, &event);
+    }
+
+    // Look up, decide, book.
+    let selector = Selector::new(Mode::Kv, Tuning::default());
+    let (mut found, mut scratch) = (index::Scratch::new(), select::Scratch::new());
+    let demand = Demand::new(tokens.len(), block_size, &sequence);
+    let overlaps = index.overlap(&blocks, &mut found);
+    let (choice, booking) =
+        selector.admit(&members, overlaps, &demand, &mut scratch, &mut fastrand::Rng::new())?;
+
+    println!("worker {} holds {} of {} blocks", choice.worker, choice.overlap.total(), blocks.len());
+    for row in scratch.rows() {
+        println!("  worker {}: {:?}", row.worker, row.cost);
+    }
+    println!("booked: {:?}", selector.loads().get(choice.slot));
+    booking.prefill_done(); // at the first token
+    drop(booking); // at the end of the response, however it ends
+    println!("idle again: {:?}", selector.loads().get(choice.slot));
+    Ok(())
+}
