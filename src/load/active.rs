@@ -79,11 +79,12 @@ pub(crate) struct ActiveReader<'a> {
 }
 
 impl ActiveReader<'_> {
-    /// How many leading blocks of `chain` are in use by requests of `slot`.
-    pub(crate) fn shared(&self, slot: Slot, chain: &[SequenceHash]) -> u64 {
+    /// How many leading blocks of `chain` are in use by requests of `slot`. `guess` may be any number; the
+    /// answer for another slot is a good one, since slots tend to share the same preambles.
+    pub(crate) fn shared(&self, slot: Slot, chain: &[SequenceHash], guess: usize) -> usize {
         let Some(tenure) = self.slots.get(slot.index as usize) else { return 0 };
         let mut tenure = tenure.lock();
-        tenure.of(slot.generation).map_or(0, |forest| forest.shared(chain))
+        tenure.of(slot.generation).map_or(0, |forest| forest.shared(chain, guess))
     }
 }
 
@@ -149,15 +150,22 @@ impl Forest {
         chain
     }
 
-    /// Every ancestor of an active block is active, so the active blocks of a chain are a prefix of it:
-    /// double the reach while it holds, then bisect.
-    fn shared(&self, chain: &[SequenceHash]) -> u64 {
-        let (mut held, mut reach) = (0, 1);
-        while reach <= chain.len() && self.holds(chain, reach - 1) {
-            held = reach;
-            reach *= 2;
+    /// Every ancestor of an active block is active, so the active blocks of a chain are a prefix of it.
+    /// Starts from `guess`, doubles the step while it holds, then bisects: a right guess takes two probes.
+    fn shared(&self, chain: &[SequenceHash], guess: usize) -> usize {
+        let guess = guess.min(chain.len());
+        let right = guess > 0 && self.holds(chain, guess - 1);
+        let mut held = if right { guess } else { 0 };
+        let mut beyond = if right || guess == 0 { chain.len() + 1 } else { guess };
+        let mut step = 1;
+        while held + step < beyond {
+            if !self.holds(chain, held + step - 1) {
+                beyond = held + step;
+                break;
+            }
+            held += step;
+            step *= 2;
         }
-        let mut beyond = reach.min(chain.len() + 1);
         while held + 1 < beyond {
             let middle = held.midpoint(beyond);
             if self.holds(chain, middle - 1) {
@@ -166,7 +174,7 @@ impl Forest {
                 beyond = middle;
             }
         }
-        held as u64
+        held
     }
 
     fn holds(&self, chain: &[SequenceHash], depth: usize) -> bool {
@@ -196,7 +204,7 @@ mod tests {
         let a = active.enter(SLOT, &chain(&[1, 2, 3]));
         let b = active.enter(SLOT, &chain(&[1, 2, 4, 5]));
         assert_eq!((a.added, b.added), (3, 2));
-        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 4, 9])), 3);
+        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 4, 9]), 0), 3);
         assert_eq!(active.leave(SLOT, a.end.unwrap()), 1);
         assert_eq!(active.leave(SLOT, b.end.unwrap()), 4);
     }
@@ -218,7 +226,7 @@ mod tests {
         let entered = active.enter(SLOT, &chain(&[1, 2, 1, 3]));
         assert_eq!(entered.added, 3);
         assert_eq!(active.leave(SLOT, entered.end.unwrap()), 3);
-        assert_eq!(active.read().shared(SLOT, &chain(&[1])), 0);
+        assert_eq!(active.read().shared(SLOT, &chain(&[1]), 0), 0);
     }
 
     #[test]
@@ -230,7 +238,7 @@ mod tests {
         active.enter(next, &chain(&[1, 2]));
         assert_eq!(active.leave(SLOT, old.end.unwrap()), 0);
         assert_eq!(active.enter(SLOT, &chain(&[7])), Entered::default());
-        assert_eq!(active.read().shared(next, &chain(&[1, 2])), 2);
+        assert_eq!(active.read().shared(next, &chain(&[1, 2]), 0), 2);
     }
 
     proptest! {
@@ -247,7 +255,9 @@ mod tests {
             for chain in &chains {
                 let union: BTreeSet<_> = alive.iter().flat_map(|(chain, _): &(&Vec<SequenceHash>, _)| chain.iter()).collect();
                 let expected = chain.iter().take_while(|hash| union.contains(hash)).count() as u64;
-                prop_assert_eq!(forest.shared(chain), expected);
+                for guess in 0..9 {
+                    prop_assert_eq!(forest.shared(chain, guess) as u64, expected);
+                }
                 let entered = forest.enter(chain);
                 prop_assert_eq!(entered.added, chain.len() as u64 - expected);
                 total += entered.added;

@@ -200,3 +200,24 @@ impl Drop for Booking {
         self.return_everything();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settling_corrects_what_was_expected() {
+        let slot = Slot { index: 0, generation: 0 };
+        let sequence = [1, 2, 3].map(SequenceHash);
+        let claim = Claim { sequence: &sequence, private_blocks: 1, ..Claim::default() };
+        for expected in [0, 4, 9] {
+            let loads = Loads::new();
+            let booking = Booking::open(&loads, &mut loads.ledger(), slot, &claim, expected);
+            assert_eq!(loads.get(slot).decode_blocks, expected, "what the next decision sees");
+            let booking = booking.settle(claim.sequence, expected);
+            assert_eq!(loads.get(slot).decode_blocks, 4);
+            drop(booking);
+            assert_eq!(loads.get(slot), SlotLoad::default());
+        }
+    }
+}

@@ -128,16 +128,15 @@ impl Scratch {
         self.rows.clear();
         self.rows.extend(members.iter().map(Row::new));
         self.credit(overlaps);
+        let blocks = demand.blocks();
+        let mut shared = 0;
         for row in &mut self.rows {
             row.exclusion = row.exclusion.or_else(|| excluded_by(demand, row));
             row.cached_tokens = cost::cached_tokens(row.overlap, demand.block_size, tuning);
-            row.new_blocks = if !tuning.router_track_active_blocks {
-                0
-            } else if tuning.router_assume_kv_reuse {
-                demand.blocks() - active.shared(row.slot, demand.sequence)
-            } else {
-                demand.blocks()
-            };
+            if tuning.router_track_active_blocks && tuning.router_assume_kv_reuse {
+                shared = active.shared(row.slot, demand.sequence, shared);
+            }
+            row.new_blocks = if tuning.router_track_active_blocks { blocks - shared as u64 } else { 0 };
         }
     }
 
