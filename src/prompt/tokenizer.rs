@@ -1,0 +1,168 @@
+//! Text to tokens and back, through a Hugging Face `tokenizer.json`.
+
+use std::path::Path;
+
+use super::encoder::{LoadError, PromptError};
+
+/// One model's tokenizer, immutable after loading and shared by reference between threads.
+///
+/// Encoding takes no lock: the only cache of the byte-pair step is one per thread.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// Ids of all tokens that are not special, ascending.
+    ordinary: Vec<u32>,
+    vocabulary: usize,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`LoadError::Read`] when the file cannot be read, [`LoadError::Tokenizer`] when it is no
+    /// `tokenizer.json`.
+    pub fn from_file(path: &Path) -> Result<Self, LoadError> {
+        let json = std::fs::read(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
+        Self::from_json(&json, path)
+    }
+
+    /// Parses the bytes of a `tokenizer.json`; `path` is only named in the error.
+    ///
+    /// # Errors
+    /// [`LoadError::Tokenizer`] when the bytes are no `tokenizer.json`.
+    pub fn from_json(json: &[u8], path: &Path) -> Result<Self, LoadError> {
+        let unusable = |reason: String| LoadError::Tokenizer { path: path.to_owned(), reason };
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| unusable(error.to_string()))?;
+        // The file may carry the settings of some training run. A truncated or padded prompt is
+        // not the engine's prompt, and servers switch both off.
+        inner.with_truncation(None).map_err(|error| unusable(error.to_string()))?;
+        inner.with_padding(None);
+        let added = inner.get_added_tokens_decoder();
+        let mut ordinary: Vec<u32> = inner
+            .get_vocab(true)
+            .into_values()
+            .filter(|id| !added.get(id).is_some_and(|token| token.special))
+            .collect();
+        ordinary.sort_unstable();
+        ordinary.dedup();
+        let vocabulary = inner.get_vocab_size(true);
+        Ok(Self { inner, ordinary, vocabulary })
+    }
+
+    /// The tokens of `text`. Special tokens written out in the text become their ids, as in the
+    /// engines. With `add_special_tokens`, the tokenizer's own post-processing is applied too
+    /// (a leading begin-of-sequence token in many models).
+    ///
+    /// # Errors
+    /// [`PromptError::Tokenizer`] when the model cannot represent the text at all.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        let encoding = self
+            .inner
+            .encode_fast(text, add_special_tokens)
+            .map_err(|error| PromptError::Tokenizer(error.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The tokens of `text` that stay the same whatever text follows it.
+    ///
+    /// Tokens are made within words, so only the end of the text is in doubt: what follows may
+    /// merge with it. Everything that touches the last [`OPEN_RUNS`] runs of one character class
+    /// is dropped, and always at least the last token.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_settled(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let settled = settled_len(text);
+        let encoding = self
+            .inner
+            .encode(text, add_special_tokens)
+            .map_err(|error| PromptError::Tokenizer(error.to_string()))?;
+        let keep = encoding.get_offsets().iter().take_while(|(_, end)| *end <= settled).count();
+        let keep = keep.min(encoding.get_ids().len().saturating_sub(1));
+        Ok(encoding.get_ids()[..keep].to_vec())
+    }
+
+    /// The text of `tokens`, special tokens included, so that it undoes [`Self::encode`] for a
+    /// byte-level tokenizer. Bytes that form no character become U+FFFD; unknown ids vanish.
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        self.inner.decode(tokens, false).unwrap_or_default()
+    }
+
+    /// Number of distinct tokens, added tokens included.
+    pub fn count_vocab(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// Ids of all tokens that are not special, ascending: what a generator may emit.
+    pub fn ordinary_tokens(&self) -> &[u32] {
+        &self.ordinary
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("vocabulary", &self.vocabulary).finish_non_exhaustive()
+    }
+}
+
+/// How many runs of characters at the end of a text may still change their tokens.
+///
+/// Pre-tokenizers cut text by pattern, left to right, and only the last piece can grow. In the
+/// patterns in use a piece spans at most three runs: a space, punctuation, line breaks.
+const OPEN_RUNS: usize = 3;
+
+/// Length in bytes of the part of `text` before its last [`OPEN_RUNS`] runs.
+fn settled_len(text: &str) -> usize {
+    let mut runs = 0;
+    let mut previous = None;
+    for (at, character) in text.char_indices().rev() {
+        let class = Class::of(character);
+        if previous != Some(class) {
+            runs += 1;
+            if runs > OPEN_RUNS {
+                return at + character.len_utf8();
+            }
+            previous = Some(class);
+        }
+    }
+    0
+}
+
+/// The character classes that pre-tokenizers tell apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Space,
+    Letter,
+    Digit,
+    Other,
+}
+
+impl Class {
+    fn of(character: char) -> Self {
+        if character.is_whitespace() {
+            Self::Space
+        } else if character.is_alphabetic() {
+            Self::Letter
+        } else if character.is_numeric() {
+            Self::Digit
+        } else {
+            Self::Other
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_three_runs_are_open() {
+        assert_eq!(settled_len("one two!\n"), "one ".len());
+        assert_eq!(settled_len("one two"), 0);
+        assert_eq!(settled_len("a, b"), "a".len());
+        assert_eq!(settled_len("价格是，很好。"), "价格是".len());
+        assert_eq!(settled_len(""), 0);
+    }
+}
