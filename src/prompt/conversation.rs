@@ -220,10 +220,8 @@ pub(super) fn shape_tools(tools: &Value) -> Value {
 
 /// `map` with `first` keys in front, null where absent.
 fn in_order(first: &[&str], map: &Map<String, Value>) -> Map<String, Value> {
-    let mut ordered: Map<String, Value> = first
-        .iter()
-        .map(|key| ((*key).to_owned(), map.get(*key).cloned().unwrap_or(Value::Null)))
-        .collect();
+    let mut ordered: Map<String, Value> =
+        first.iter().map(|key| ((*key).to_owned(), map.get(*key).cloned().unwrap_or(Value::Null))).collect();
     for (key, value) in map {
         if !first.contains(&key.as_str()) {
             ordered.insert(key.clone(), value.clone());

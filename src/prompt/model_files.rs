@@ -82,9 +82,8 @@ impl Templates {
 
     /// The key `chat_template` of a JSON file: a string, or a list of `{name, template}`.
     pub(super) fn from_json(path: PathBuf, json: &Value) -> Result<Self, LoadError> {
-        let source = |text: &Value| {
-            text.as_str().map(|text| Source { path: path.clone(), text: text.to_owned() })
-        };
+        let source =
+            |text: &Value| text.as_str().map(|text| Source { path: path.clone(), text: text.to_owned() });
         match &json["chat_template"] {
             Value::Null => Ok(Self::default()),
             text @ Value::String(_) => Ok(Self { default: source(text), tool_use: None }),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, Value};
 
 /// Nothing nests deeper: request bodies are parsed with a limit of 128.
@@ -50,8 +50,12 @@ struct Json {
 /// The filter `tojson` as Hugging Face defines it: `json.dumps` without ASCII escapes by default,
 /// and without the HTML escapes of jinja2. The options are `ensure_ascii`, `indent` (a count or a
 /// text), `separators` and `sort_keys`, by position or name.
-pub(super) fn to_json(value: &Value, arguments: Rest<Value>) -> Result<String, Error> {
-    let (positional, options): (&[Value], Kwargs) = from_args(&arguments)?;
+pub(super) fn to_json(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<String, Error> {
+    let arguments = arguments.into_values();
+    let (options, positional) = match arguments.split_last() {
+        Some((last, rest)) if last.is_kwargs() => (Kwargs::try_from(last.clone())?, rest),
+        _ => (Kwargs::from_iter(std::iter::empty::<(String, Value)>()), &arguments[..]),
+    };
     let option = |at: usize, name: &str| -> Result<Option<Value>, Error> {
         let given =
             if options.has(name) { Some(options.get::<Value>(name)?) } else { positional.get(at).cloned() };
@@ -68,7 +72,8 @@ pub(super) fn to_json(value: &Value, arguments: Rest<Value>) -> Result<String, E
     };
     let (item_separator, key_separator) = match option(2, "separators")? {
         Some(pair) => {
-            let text = |at| pair.get_item_by_index(at).map(|item| item.as_str().unwrap_or_default().to_owned());
+            let text =
+                |at| pair.get_item_by_index(at).map(|item| item.as_str().unwrap_or_default().to_owned());
             (text(0)?, text(1)?)
         }
         None if indent.is_some() => (",".to_owned(), ": ".to_owned()),

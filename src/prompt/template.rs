@@ -81,9 +81,7 @@ impl ChatTemplates {
     pub(super) fn render(&self, template: Traits, variables: &Variables<'_>) -> Result<String, PromptError> {
         let template = self.environment.get_template(template.name).map_err(|error| failed(&error))?;
         let mut out = Bounded(Vec::new());
-        template
-            .render_captured_to(self.context(variables), &mut out)
-            .map_err(|error| failed(&error))?;
+        template.render_captured_to(self.context(variables), &mut out).map_err(|error| failed(&error))?;
         String::from_utf8(out.0).map_err(|error| PromptError::Template(error.to_string()))
     }
 
@@ -148,7 +146,8 @@ fn environment() -> Environment<'static> {
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
     });
-    environment.add_test("iterable", |value: &Value| value.kind() == ValueKind::String || value.try_iter().is_ok());
+    environment
+        .add_test("iterable", |value: &Value| value.kind() == ValueKind::String || value.try_iter().is_ok());
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         let refusal = Refusal(message.to_string());
         Err(Error::new(ErrorKind::InvalidOperation, "the template refused the messages").with_source(refusal))

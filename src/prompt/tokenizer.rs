@@ -31,7 +31,8 @@ impl Tokenizer {
     /// [`LoadError::Tokenizer`] when the bytes are no `tokenizer.json`.
     pub fn from_json(json: &[u8], path: &Path) -> Result<Self, LoadError> {
         let unusable = |reason: String| LoadError::Tokenizer { path: path.to_owned(), reason };
-        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| unusable(error.to_string()))?;
+        let mut inner =
+            tokenizers::Tokenizer::from_bytes(json).map_err(|error| unusable(error.to_string()))?;
         // The file may carry the settings of some training run. A truncated or padded prompt is
         // not the engine's prompt, and servers switch both off.
         inner.with_truncation(None).map_err(|error| unusable(error.to_string()))?;
