@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, ErrorKind, State, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
 
 /// Nothing nests deeper: request bodies are parsed with a limit of 128.
 const MAX_DEPTH: usize = 200;
@@ -37,6 +38,46 @@ pub(super) fn write_str(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
+/// Python's methods of strings, lists and dictionaries: those of `pycompat`, and a few more.
+pub(super) fn method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    name: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
+    let (Some(text), Some(argument)) = (value.as_str(), arguments.first().and_then(Value::as_str)) else {
+        return unknown_method_callback(state, value, name, arguments);
+    };
+    let list = |texts: &[&str]| Value::from(texts.iter().copied().map(Value::from).collect::<Vec<_>>());
+    match (name, arguments.len()) {
+        ("removeprefix", 1) => Ok(Value::from(text.strip_prefix(argument).unwrap_or(text))),
+        ("removesuffix", 1) => Ok(Value::from(text.strip_suffix(argument).unwrap_or(text))),
+        // An empty separator is an error in Python.
+        ("partition" | "rpartition" | "rsplit", _) if argument.is_empty() => {
+            Err(Error::new(ErrorKind::InvalidOperation, "empty separator"))
+        }
+        ("partition", 1) => {
+            let (before, mark, after) =
+                text.split_once(argument).map_or((text, "", ""), |(before, after)| (before, argument, after));
+            Ok(list(&[before, mark, after]))
+        }
+        ("rpartition", 1) => {
+            let (before, mark, after) = text
+                .rsplit_once(argument)
+                .map_or(("", "", text), |(before, after)| (before, argument, after));
+            Ok(list(&[before, mark, after]))
+        }
+        ("rsplit", 1 | 2) => {
+            let cuts = arguments.get(1).and_then(Value::as_i64).unwrap_or(-1);
+            let pieces = usize::try_from(cuts).map_or(usize::MAX, |cuts| cuts.saturating_add(1));
+            let mut split: Vec<&str> = text.rsplitn(pieces, argument).collect();
+            split.reverse();
+            Ok(list(&split))
+        }
+        _ => unknown_method_callback(state, value, name, arguments),
+    }
+}
+
 /// The options of `json.dumps`.
 #[derive(Default)]
 struct Json {
@@ -63,13 +104,10 @@ pub(super) fn to_json(value: &Value, arguments: Rest<ValueOrKwargs>) -> Result<S
     };
     let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
     let ascii = is_true(option(0, "ensure_ascii")?);
-    let indent = match option(1, "indent")? {
-        None => None,
-        Some(indent) => Some(match indent.as_str() {
-            Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(indent.as_i64().unwrap_or(0)).unwrap_or(0).min(64)),
-        }),
-    };
+    let indent = option(1, "indent")?.map(|indent| match indent.as_str() {
+        Some(text) => text.to_owned(),
+        None => " ".repeat(usize::try_from(indent.as_i64().unwrap_or(0)).unwrap_or(0).min(64)),
+    });
     let (item_separator, key_separator) = match option(2, "separators")? {
         Some(pair) => {
             let text =

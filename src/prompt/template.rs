@@ -6,7 +6,10 @@
 //!
 //! Templates are the operator's own files, but what they do with a message is not foreseen, so a
 //! rendering is bounded: [`MAX_OUTPUT`] bytes of output, the engine's recursion limit, and ranges
-//! of at most 100,000 steps.
+//! of at most 100,000 steps. Not bounded is the time of nested loops that print nothing.
+//!
+//! Known differences from jinja2: `~` writes `true`, `false` and `none` in lower case, and the
+//! filters `truncate`, `wordwrap`, `center` and `pprint` are unknown.
 
 use std::io;
 use std::time::SystemTime;
@@ -14,7 +17,6 @@ use std::time::SystemTime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value};
-use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::content_format::{self, ContentFormat};
 use super::encoder::{LoadError, PromptError};
@@ -134,7 +136,7 @@ fn environment() -> Environment<'static> {
     }
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_debug(false); // would copy prompts into errors
-    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.set_unknown_method_callback(python::method);
     environment.set_formatter(format_value);
     environment.add_filter("tojson", python::to_json);
     environment.add_filter("string", |value: &Value| {

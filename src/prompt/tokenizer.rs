@@ -6,7 +6,10 @@ use super::encoder::{LoadError, PromptError};
 
 /// One model's tokenizer, immutable after loading and shared by reference between threads.
 ///
-/// Encoding takes no lock: the only cache of the byte-pair step is one per thread.
+/// Encoding takes no lock: the only cache of the byte-pair step is one per thread. Time grows with
+/// the length of the text, also for one word of a megabyte. A run of half a million spaces or more
+/// exceeds the budget of the pattern matcher, and the text from there on is cut otherwise than in
+/// the engine: such a prompt misses its cached prefix, nothing worse.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// Ids of all tokens that are not special, ascending.
@@ -71,7 +74,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As [`Self::encode`].
-    pub fn encode_settled(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+    pub(super) fn encode_settled(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
@@ -111,8 +114,8 @@ impl std::fmt::Debug for Tokenizer {
 /// How many runs of characters at the end of a text may still change their tokens.
 ///
 /// Pre-tokenizers cut text by pattern, left to right, and only the last piece can grow. In the
-/// patterns in use a piece spans at most three runs: a space, punctuation, line breaks.
-const OPEN_RUNS: usize = 3;
+/// patterns in use a piece spans at most four runs: a space, a word, an apostrophe, an ending.
+const OPEN_RUNS: usize = 4;
 
 /// Length in bytes of the part of `text` before its last [`OPEN_RUNS`] runs.
 fn settled_len(text: &str) -> usize {
@@ -135,21 +138,23 @@ fn settled_len(text: &str) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Space,
-    Letter,
     Digit,
-    Other,
+    Punctuation,
+    /// Letters, and all that some pattern joins with letters: combining marks, joiners, symbols.
+    /// Too long a run only drops more.
+    Word,
 }
 
 impl Class {
     fn of(character: char) -> Self {
-        if character.is_whitespace() {
-            Self::Space
-        } else if character.is_alphabetic() {
-            Self::Letter
-        } else if character.is_numeric() {
-            Self::Digit
-        } else {
-            Self::Other
+        match character {
+            _ if character.is_whitespace() => Self::Space,
+            _ if character.is_numeric() => Self::Digit,
+            _ if character.is_ascii_punctuation() || character.is_ascii_control() => Self::Punctuation,
+            '\u{2010}'..='\u{2027}' | '\u{2030}'..='\u{205E}' => Self::Punctuation,
+            '\u{3001}'..='\u{3003}' | '\u{3008}'..='\u{3011}' | '\u{3014}'..='\u{301F}' => Self::Punctuation,
+            '\u{FF01}'..='\u{FF0F}' | '\u{FF1A}'..='\u{FF20}' => Self::Punctuation,
+            _ => Self::Word,
         }
     }
 }
@@ -159,11 +164,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_three_runs_are_open() {
-        assert_eq!(settled_len("one two!\n"), "one ".len());
+    fn the_last_four_runs_are_open() {
+        assert_eq!(settled_len("one two!\n"), "one".len());
+        assert_eq!(settled_len("one two it's"), "one two".len());
         assert_eq!(settled_len("one two"), 0);
-        assert_eq!(settled_len("a, b"), "a".len());
-        assert_eq!(settled_len("价格是，很好。"), "价格是".len());
+        assert_eq!(settled_len("1a, b"), "1".len());
+        assert_eq!(settled_len("是，价格是，很好。"), "是，".len());
+        assert_eq!(settled_len("x e\u{301}e\u{301}e\u{301}y"), 0, "marks belong to their word");
         assert_eq!(settled_len(""), 0);
     }
 }
