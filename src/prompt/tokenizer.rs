@@ -74,7 +74,11 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As [`Self::encode`].
-    pub(super) fn encode_settled(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+    pub(super) fn encode_settled(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, PromptError> {
         if text.is_empty() {
             return Ok(Vec::new());
         }
