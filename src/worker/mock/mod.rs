@@ -15,9 +15,21 @@
 
 mod block_manager;
 mod cache_event;
+mod engine;
 mod free_queue;
+mod http;
+mod metrics;
+mod mock_engine;
+mod pace;
+mod publisher;
+mod scheduler;
 mod sequence;
+mod settings;
+mod stats;
+mod vocabulary;
 
 pub use block_manager::{BlockManager, CacheFull};
 pub use cache_event::{CacheEvent, StoredRun};
+pub use mock_engine::MockEngine;
 pub use sequence::{Lora, Namespace, Naming, Sequence};
+pub use settings::{Attach, Endpoint, MockError, MockSettings};

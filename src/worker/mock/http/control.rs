@@ -1,0 +1,106 @@
+//! The endpoints beside generation: health, models, metrics, cache control.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::App;
+use super::error::ApiError;
+use crate::worker::mock::engine::Command;
+use crate::worker::mock::metrics;
+use crate::worker::mock::settings::Endpoint;
+
+pub(super) async fn health() {}
+
+pub(super) async fn version(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({ "version": app.settings.version }))
+}
+
+pub(super) async fn load(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({ "server_load": app.stats.running.get() + app.stats.waiting.get() }))
+}
+
+pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
+    let settings = &app.settings;
+    let card = |id: &str, parent: Option<&str>, max_model_len: Option<u32>| {
+        json!({
+            "id": id,
+            "object": "model",
+            "created": app.started,
+            "owned_by": "vllm",
+            "root": id,
+            "parent": parent,
+            "max_model_len": max_model_len,
+            "permission": [{
+                "id": format!("modelperm-{id}"),
+                "object": "model_permission",
+                "created": app.started,
+                "allow_create_engine": false,
+                "allow_sampling": true,
+                "allow_logprobs": true,
+                "allow_search_indices": false,
+                "allow_view": true,
+                "allow_fine_tuning": false,
+                "organization": "*",
+                "group": null,
+                "is_blocking": false,
+            }],
+        })
+    };
+    let base = card(&settings.model, None, Some(settings.max_model_len));
+    let adapters = settings.loras.iter().map(|name| card(name, Some(&settings.model), None));
+    let data: Value = std::iter::once(base).chain(adapters).collect();
+    Json(json!({"object": "list", "data": data}))
+}
+
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let text = metrics::render(&app.settings, &app.stats);
+    ([(CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], text).into_response()
+}
+
+/// Where the KV events are, for discovery without configuration.
+pub(super) async fn kv_event_sources(State(app): State<Arc<App>>) -> Json<Value> {
+    let Some(publisher) = &app.publisher else { return Json(json!({})) };
+    let Some(endpoint) = reported(app.settings.events.as_ref(), publisher.events_endpoint()) else {
+        return Json(json!({}));
+    };
+    let source = json!({
+        "endpoint": endpoint,
+        "replay_endpoint": reported(app.settings.replay.as_ref(), publisher.replay_endpoint()),
+        "topic": app.settings.topic,
+        "buffer_steps": app.settings.buffer_steps,
+        "hwm": 100_000,
+        "max_queue_size": 100_000,
+    });
+    Json(json!({ app.settings.data_parallel_rank.to_string(): source }))
+}
+
+/// An address as it was configured, such as `tcp://*:5557`; with the real one where the port was left open.
+fn reported<'a>(configured: Option<&'a Endpoint>, real: Option<&'a str>) -> Option<&'a str> {
+    let address = configured?.address.as_str();
+    if address.ends_with(":*") || address.ends_with(":0") { real } else { Some(address) }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Reset {
+    #[serde(default)]
+    reset_running_requests: bool,
+}
+
+/// The event leaves with the next step that the engine takes; an idle engine stays silent until then.
+pub(super) async fn reset_prefix_cache(
+    State(app): State<Arc<App>>,
+    Query(reset): Query<Reset>,
+) -> Result<Json<Value>, ApiError> {
+    let (done, answer) = oneshot::channel();
+    let command = Command::Reset { preempt_running: reset.reset_running_requests, done };
+    app.commands.send(command).map_err(|_| ApiError::engine_gone())?;
+    let success = answer.await.map_err(|_| ApiError::engine_gone())?;
+    Ok(Json(json!({ "success": success })))
+}
