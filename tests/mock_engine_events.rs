@@ -211,6 +211,21 @@ async fn an_address_without_a_star_is_connected_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_full_report_publishes_the_reused_prefix_again() {
+    let engine = start().await;
+    complete(&engine, &tokens(1, 40)).await;
+    complete(&engine, &tokens(1, 40)).await;
+    assert_eq!(engine.last_sequence(), Some(0), "a repeated prompt says nothing");
+    let body =
+        json!({"prompt": tokens(1, 40), "max_tokens": 1, "vllm_xargs": {"kv_cache_report_mode": "full"}});
+    assert_eq!(post(&engine, "/v1/completions", body).await.status, 200);
+    let batches: Vec<Pack> = replay(&engine, 0).iter().map(|frames| decode(&frames[3])).collect();
+    assert_eq!(batches.len(), 2);
+    assert_eq!(batches[0][1], batches[1][1], "to a reader of events it looks like a second copy");
+    assert_eq!(engine.cached_blocks(), 2, "which it is not");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn blocks_that_fill_while_decoding_come_one_at_a_time() {
     let engine = start().await;
     let live = subscribe(&engine).await;
