@@ -1,0 +1,681 @@
+//! The stream's state machine, told what happened and asked what to do: every rule by a script.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test reports"
+)]
+#![cfg(feature = "server")]
+
+use std::time::Duration;
+
+use kvroute::ingest::{Output, Purpose, StreamMachine, StreamSettings};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+fn settings() -> StreamSettings {
+    StreamSettings {
+        replay_timeout: TIMEOUT,
+        retry: TIMEOUT,
+        idle_check: Some(Duration::from_secs(30)),
+        replay_attempts: 3,
+        held_batches: 4,
+        held_bytes: 1_000,
+    }
+}
+
+fn say(output: &Output<Vec<u8>>) -> String {
+    match output {
+        Output::Apply { payload, .. } => format!("apply {}", String::from_utf8_lossy(payload)),
+        Output::Clear => "clear".into(),
+        Output::AskReplay { from, purpose: Purpose::Heal } => format!("heal from {from}"),
+        Output::AskReplay { from, purpose: Purpose::Prove } => format!("prove from {from}"),
+        Output::AskReplay { from, purpose: Purpose::Check } => format!("check from {from}"),
+        Output::State(state) => state.name().into(),
+        Output::GapFound => "gap".into(),
+        Output::RestartFound => "restart".into(),
+    }
+}
+
+/// Plays a script: `(what happens, what the machine does)`. `live 5` and `replayed 5` are batch 5 of engine `a`,
+/// `live b5` of engine `b`.
+fn play(settings: StreamSettings, can_replay: bool, script: &[(&str, &str)]) {
+    let mut machine = StreamMachine::<Vec<u8>>::new(settings, can_replay);
+    let mut now = Duration::ZERO;
+    for (at, &(input, expected)) in script.iter().enumerate() {
+        let (verb, argument) = input.split_once(' ').unwrap_or((input, ""));
+        let payload = if argument.starts_with(|c: char| c.is_ascii_digit()) {
+            format!("a{argument}")
+        } else {
+            argument.into()
+        };
+        let sequence = || payload[1..].parse::<u64>().unwrap();
+        match verb {
+            "connected" => machine.connected(now),
+            "disconnected" => machine.disconnected(),
+            "live" => machine.live(now, sequence(), payload.clone().into_bytes()),
+            "replayed" => machine.replayed(now, sequence(), payload.clone().into_bytes()),
+            "end" => machine.replay_ended(now),
+            "failed" => machine.replay_failed(now),
+            "emptied" => machine.emptied(sequence()),
+            "unreadable" => machine.unreadable(sequence()),
+            "started" => machine.engine_start_changed(now),
+            "seconds" => {
+                now += Duration::from_secs(argument.parse().unwrap());
+                machine.poll(now);
+            }
+            other => panic!("no such input: {other}"),
+        }
+        let did: Vec<_> = std::iter::from_fn(|| machine.next_output()).map(|output| say(&output)).collect();
+        assert_eq!(did.join(", "), expected, "step {at}: {input}");
+    }
+}
+
+/// A script for an engine with a replay endpoint.
+fn replayable(script: &[(&str, &str)]) {
+    play(settings(), true, script);
+}
+
+/// A script for an engine without.
+fn unreplayable(script: &[(&str, &str)]) {
+    play(settings(), false, script);
+}
+
+#[test]
+fn an_engine_that_has_said_nothing_is_live_at_once() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+    ]);
+}
+
+#[test]
+fn what_was_said_before_is_replayed() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("live 2", ""),
+        ("live 3", ""),
+        ("replayed 1", "apply a1, apply a2, apply a3, live"),
+        // Published before the answer, heard after it.
+        ("live 4", "apply a4"),
+    ]);
+}
+
+#[test]
+fn a_replay_may_overtake_the_live_socket() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1"),
+        ("replayed 2", "apply a2"),
+        ("end", "live"),
+        ("live 1", ""),
+        ("live 2", ""),
+        ("live 3", "apply a3"),
+    ]);
+}
+
+#[test]
+fn a_first_batch_above_zero_asks_for_what_came_before() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 2", "gap, heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1, apply a2, live"),
+    ]);
+}
+
+#[test]
+fn a_gap_is_healed() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 3", "gap, heal from 0, replaying"),
+        ("live 4", ""),
+        ("replayed 0", ""),
+        ("replayed 1", "apply a1"),
+        ("replayed 2", "apply a2, apply a3, apply a4, live"),
+        ("replayed 3", ""),
+        ("end", ""),
+        ("live 5", "apply a5"),
+    ]);
+}
+
+#[test]
+fn a_replayed_batch_that_is_known_is_never_a_restart() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("live 3", "gap, heal from 1, replaying"),
+        ("replayed 0", ""),
+        ("replayed 1", ""),
+        ("replayed 2", "apply a2, apply a3, live"),
+    ]);
+}
+
+#[test]
+fn a_gap_inside_what_is_held_is_healed_by_the_same_replay() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 2", "gap, heal from 0, replaying"),
+        ("live 4", ""),
+        ("replayed 0", ""),
+        ("replayed 1", "apply a1, apply a2"),
+        ("replayed 2", ""),
+        ("replayed 3", "apply a3, apply a4, live"),
+    ]);
+}
+
+#[test]
+fn a_ring_that_no_longer_holds_it_leaves_the_stream_incomplete() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 7", "apply a7"),
+        ("replayed 8", "apply a8"),
+        ("end", "incomplete"),
+        ("live 9", "apply a9"),
+        ("live 20", "gap, heal from 9, replaying"),
+        ("replayed 15", "clear, apply a15, replaying"),
+        ("replayed 16", "apply a16"),
+        ("replayed 18", "clear, apply a18, replaying"),
+        ("replayed 19", "apply a19, apply a20, incomplete"),
+    ]);
+}
+
+#[test]
+fn a_ring_shorter_than_what_was_heard_live_is_not_waited_for() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 5", "gap, heal from 0, replaying"),
+        ("live 6", ""),
+        ("replayed 6", "clear, apply a5, apply a6, incomplete"),
+    ]);
+}
+
+#[test]
+fn a_replay_that_is_not_answered_leaves_the_stream_incomplete() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 3", "gap, heal from 0, replaying"),
+        ("seconds 4", ""),
+        ("live 4", ""),
+        ("seconds 1", "clear, apply a3, apply a4, incomplete"),
+        ("live 5", "apply a5"),
+    ]);
+}
+
+#[test]
+fn progress_keeps_a_slow_replay_alive() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 2", "gap, heal from 0, replaying"),
+        ("seconds 4", ""),
+        ("replayed 0", "apply a0"),
+        ("seconds 4", ""),
+        ("replayed 1", "apply a1, apply a2, live"),
+    ]);
+}
+
+#[test]
+fn a_replay_that_ends_too_early_is_asked_for_again_and_then_given_up() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 4", "gap, heal from 0, replaying"),
+        ("replayed 0", ""),
+        ("replayed 1", "apply a1"),
+        ("end", "heal from 1"),
+        ("replayed 1", ""),
+        ("replayed 2", "apply a2"),
+        ("end", "heal from 2"),
+        ("replayed 2", ""),
+        ("end", "clear, apply a4, incomplete"),
+    ]);
+}
+
+#[test]
+fn more_held_batches_than_the_limit_end_the_replay() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 3", "gap, heal from 0, replaying"),
+        ("live 4", ""),
+        ("live 6", ""),
+        ("live 7", ""),
+        // Among the held batches is another gap, which gets a chance of its own.
+        ("live 8", "clear, apply a3, apply a4, gap, heal from 4, replaying"),
+        ("replayed 4", ""),
+        ("replayed 5", "apply a5, apply a6, apply a7, apply a8, incomplete"),
+    ]);
+}
+
+#[test]
+fn at_the_limit_a_number_that_follows_proves_nothing() {
+    let tight = StreamSettings { held_batches: 1, ..settings() };
+    let script = [
+        ("connected", "heal from 0, replaying"),
+        ("live 0", "apply a0, live"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 0"),
+        ("live 1", ""),
+        ("live 2", "clear, apply a1, apply a2, incomplete"),
+    ];
+    play(tight, true, &script);
+}
+
+#[test]
+fn more_held_bytes_than_the_limit_end_the_replay() {
+    play(
+        StreamSettings { held_bytes: 3, ..settings() },
+        true,
+        &[
+            ("connected", "heal from 0, replaying"),
+            ("end", "live"),
+            ("live 0", "apply a0"),
+            ("live 2", "gap, heal from 0, replaying"),
+            ("live 3", "clear, apply a2, apply a3, incomplete"),
+        ],
+    );
+}
+
+#[test]
+fn without_a_replay_endpoint_a_gap_clears_at_once() {
+    unreplayable(&[
+        ("connected", ""),
+        ("live 0", "apply a0, live"),
+        ("live 2", "gap, clear, apply a2, incomplete"),
+        ("live 3", "apply a3"),
+        ("seconds 100", ""),
+    ]);
+}
+
+#[test]
+fn without_a_replay_endpoint_a_late_first_batch_is_incomplete() {
+    unreplayable(&[("connected", ""), ("live 7", "gap, apply a7, incomplete")]);
+}
+
+#[test]
+fn an_emptied_cache_makes_an_incomplete_stream_whole() {
+    unreplayable(&[
+        ("connected", ""),
+        ("live 7", "gap, apply a7, incomplete"),
+        ("live 8", "apply a8"),
+        ("emptied 8", "live"),
+        ("live 11", "gap, clear, apply a11, incomplete"),
+        // Older than what was lost: it says nothing about it.
+        ("emptied 8", ""),
+    ]);
+}
+
+#[test]
+fn an_unreadable_batch_clears() {
+    unreplayable(&[
+        ("connected", ""),
+        ("live 0", "apply a0, live"),
+        ("live 1", "apply a1"),
+        ("unreadable 1", "clear, incomplete"),
+        ("live 2", "apply a2"),
+    ]);
+}
+
+#[test]
+fn an_engine_that_counts_from_zero_again_is_a_new_one() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("live b0", "restart, clear, apply b0, live"),
+        ("live b1", "apply b1"),
+    ]);
+}
+
+#[test]
+fn a_new_engine_whose_start_was_missed_is_replayed_from_its_start() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("live 2", "apply a2"),
+        ("live b1", "restart, clear, gap, heal from 0, replaying"),
+        ("replayed b0", "apply b0, apply b1, live"),
+    ]);
+}
+
+#[test]
+fn a_restart_while_a_replay_runs_drops_what_was_held() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 5", "gap, heal from 0, replaying"),
+        ("live b0", "restart, clear, apply b0, live"),
+        ("live b1", "apply b1"),
+    ]);
+}
+
+#[test]
+fn a_lost_connection_is_unproven_until_the_engine_shows_the_last_batch() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("disconnected", "unproven"),
+        ("live 2", ""),
+        ("connected", "prove from 1"),
+        ("live 3", ""),
+        ("replayed 1", "replaying"),
+        ("replayed 2", "apply a2, apply a3, live"),
+    ]);
+}
+
+#[test]
+fn an_idle_engine_is_proven_the_same() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 0"),
+        ("replayed 0", "replaying"),
+        ("end", "live"),
+    ]);
+}
+
+#[test]
+fn an_idle_engine_that_lacks_the_last_batch_is_a_new_one() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 1"),
+        ("end", "restart, clear, heal from 0, replaying"),
+        ("replayed b0", "apply b0"),
+        ("end", "live"),
+    ]);
+}
+
+#[test]
+fn an_engine_that_came_as_far_but_said_something_else_is_a_new_one() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 1"),
+        // It follows, and is no proof: the other engine's batches 0 and 1 were missed.
+        ("live b2", ""),
+        ("replayed b1", "restart, clear, heal from 0, replaying"),
+        ("replayed b0", "apply b0"),
+        ("replayed b1", "apply b1"),
+        ("replayed b2", "apply b2"),
+        ("end", "live"),
+    ]);
+}
+
+#[test]
+fn a_replay_below_what_was_asked_for_proves_nothing() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 1"),
+        ("replayed b0", ""),
+        ("end", "restart, clear, heal from 0, replaying"),
+    ]);
+}
+
+#[test]
+fn an_engine_whose_ring_has_moved_on_is_incomplete_whoever_it_is() {
+    for first in ["replayed 2", "replayed 9"] {
+        let applied = first.replace("replayed ", "a");
+        replayable(&[
+            ("connected", "heal from 0, replaying"),
+            ("end", "live"),
+            ("live 0", "apply a0"),
+            ("live 1", "apply a1"),
+            ("disconnected", "unproven"),
+            ("connected", "prove from 1"),
+            (first, &format!("gap, clear, apply {applied}, replaying")),
+            ("end", "incomplete"),
+        ]);
+    }
+}
+
+#[test]
+fn an_engine_that_answers_no_proof_is_asked_again() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 0"),
+        ("seconds 5", ""),
+        ("seconds 5", "prove from 0"),
+        ("failed", ""),
+        ("seconds 5", "prove from 0"),
+        ("replayed 0", "replaying"),
+        ("end", "live"),
+    ]);
+}
+
+#[test]
+fn where_no_replay_answers_the_next_number_decides() {
+    let before = [
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 0"),
+        ("seconds 5", ""),
+    ];
+    let after: [&[(&str, &str)]; 3] = [
+        &[("live 1", "apply a1, live")],
+        &[("live b0", "restart, clear, apply b0, live")],
+        &[("live 4", "gap, prove from 0"), ("seconds 5", "clear, apply a4, incomplete")],
+    ];
+    for after in after {
+        replayable(&[&before, after].concat());
+    }
+}
+
+#[test]
+fn held_batches_decide_when_the_proof_times_out() {
+    let before = [
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 0"),
+    ];
+    let after: [&[(&str, &str)]; 2] = [
+        &[("live 1", ""), ("live 2", ""), ("seconds 5", "apply a1, apply a2, live")],
+        &[("live 2", ""), ("seconds 5", "clear, apply a2, incomplete")],
+    ];
+    for after in after {
+        play(settings(), true, &[&before, after].concat());
+    }
+}
+
+#[test]
+fn without_a_replay_endpoint_the_next_number_decides() {
+    let before =
+        [("connected", ""), ("live 0", "apply a0, live"), ("disconnected", "unproven"), ("connected", "")];
+    let after: [&[(&str, &str)]; 4] = [
+        &[("live 1", "apply a1, live")],
+        &[("live b0", "restart, clear, apply b0, live")],
+        &[("live 4", "gap, clear, apply a4, incomplete")],
+        // Nothing but a batch can prove it.
+        &[("seconds 1000", "")],
+    ];
+    for after in after {
+        unreplayable(&[&before, after].concat());
+    }
+}
+
+#[test]
+fn a_history_that_cannot_be_had_is_asked_for_again() {
+    play(
+        settings(),
+        true,
+        &[
+            ("connected", "heal from 0, replaying"),
+            ("seconds 5", "incomplete"),
+            ("seconds 5", "heal from 0, replaying"),
+            ("end", "live"),
+        ],
+    );
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("seconds 5", "incomplete"),
+        ("live 0", "apply a0, live"),
+        ("seconds 5", ""),
+    ]);
+}
+
+#[test]
+fn the_first_batch_of_all_needs_no_replay_to_be_whole() {
+    replayable(&[("connected", "heal from 0, replaying"), ("live 0", "apply a0, live"), ("end", "")]);
+}
+
+#[test]
+fn a_batch_during_the_last_of_a_replay_ends_it() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("live 1", "apply a1, live"),
+    ]);
+}
+
+#[test]
+fn a_replay_cut_short_by_silence_is_taken_up_where_it_stopped() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("seconds 5", "unproven"),
+        ("seconds 5", "prove from 0"),
+        ("replayed 0", "replaying"),
+        ("replayed 1", "apply a1"),
+        ("end", "live"),
+    ]);
+}
+
+#[test]
+fn a_lost_connection_ends_a_replay() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 2", "gap, heal from 0, replaying"),
+        ("disconnected", "unproven"),
+        ("replayed 1", ""),
+        ("connected", "prove from 0"),
+        ("replayed 0", "replaying"),
+        ("replayed 1", "apply a1"),
+        ("replayed 2", "apply a2"),
+        ("end", "live"),
+        // Heard before the connection broke, so this is a new engine and not a repetition.
+        ("live b2", "restart, clear, gap, heal from 0, replaying"),
+    ]);
+}
+
+#[test]
+fn a_replay_that_reaches_the_next_engine_shows_it() {
+    let before = [
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("live 3", "gap, heal from 1, replaying"),
+    ];
+    for answer in ["replayed b1", "end"] {
+        let after = [(answer, "restart, clear, heal from 0, replaying"), ("disconnected", "unproven")];
+        replayable(&[&before[..], &after].concat());
+    }
+}
+
+#[test]
+fn on_a_new_connection_a_replay_excuses_no_low_number() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1"),
+        ("replayed 2", "apply a2"),
+        ("end", "live"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 2"),
+        ("live b1", "restart, clear, gap, heal from 0, replaying"),
+    ]);
+}
+
+#[test]
+fn a_second_connection_has_to_be_proven_too() {
+    for doubt in ["connected", "started"] {
+        replayable(&[
+            ("started", ""),
+            ("connected", "heal from 0, replaying"),
+            ("end", "live"),
+            ("live 0", "apply a0"),
+            (doubt, "prove from 0, unproven"),
+            ("end", "restart, clear, heal from 0, replaying"),
+            ("end", "live"),
+        ]);
+    }
+}
+
+#[test]
+fn a_silent_engine_is_asked_whether_something_was_missed() {
+    let before = [
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("seconds 29", ""),
+        ("seconds 1", "check from 0"),
+    ];
+    let after: [&[(&str, &str)]; 5] = [
+        &[("replayed 0", ""), ("end", ""), ("seconds 30", "check from 0")],
+        &[("replayed 0", ""), ("replayed 1", "gap, apply a1, replaying"), ("end", "live")],
+        &[("end", "restart, clear, heal from 0, replaying"), ("end", "live")],
+        &[("seconds 5", ""), ("seconds 29", ""), ("seconds 1", "check from 0")],
+        &[("live 1", "apply a1"), ("replayed 0", ""), ("seconds 30", "check from 1")],
+    ];
+    for after in after {
+        replayable(&[&before, after].concat());
+    }
+}
+
+#[test]
+fn no_number_however_odd_breaks_it() {
+    let top = u64::MAX.to_string();
+    unreplayable(&[
+        ("connected", ""),
+        ("live 0", "apply a0, live"),
+        (&format!("live {top}"), &format!("gap, clear, apply a{top}, incomplete")),
+        ("live 1", "restart, clear, gap, apply a1, incomplete"),
+    ]);
+}
