@@ -1,0 +1,242 @@
+//! The thread of one stream: it moves bytes between the sockets, the state machine and the sink.
+
+use std::{
+    collections::VecDeque,
+    thread,
+    time::{Duration, Instant},
+};
+
+use zmq::Message;
+
+use super::{
+    handle::Inbox,
+    sink::{Note, Sink, Taken},
+    source::{Arrival, EndpointMode, Feed, Lent, ReplaySocket, Subscriber, SubscriberEvent},
+    stream::{Output, StreamMachine},
+};
+
+/// Messages taken from a socket before the others get their turn.
+const TURN: usize = 1_000;
+/// Pause before a socket that met a stranger is opened again.
+const REOPEN: Duration = Duration::from_secs(2);
+
+/// In milliseconds, rounded up: waking a moment early would spin until the time has come.
+fn poll_timeout(wait: Option<Duration>) -> i64 {
+    wait.map_or(-1, |wait| i64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i64::MAX))
+}
+
+pub(super) struct Driver<S> {
+    machine: StreamMachine<Message>,
+    sink: S,
+    subscriber: Subscriber,
+    replay: Option<ReplaySocket>,
+    connections: u32,
+    reopen_at: Option<Duration>,
+    inbox: Inbox,
+    start: Instant,
+    feed: Feed,
+    lent: Lent,
+}
+
+impl<S: Sink> Driver<S> {
+    pub(super) fn new(feed: Feed, sink: S, subscriber: Subscriber, lent: Lent, inbox: Inbox) -> Self {
+        Self {
+            machine: StreamMachine::new(feed.settings, feed.replay.is_some()),
+            sink,
+            subscriber,
+            replay: None,
+            connections: 0,
+            reopen_at: None,
+            inbox,
+            start: Instant::now(),
+            feed,
+            lent,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.inbox.stopped() {
+            self.wait();
+            if self.inbox.engine_started() {
+                self.machine.engine_start_changed(self.now());
+                self.drain();
+            }
+            self.connection_events();
+            self.live();
+            self.replay();
+            // Last: a deadline counts only once everything that has arrived was told.
+            self.machine.poll(self.now());
+            self.drain();
+            self.reopen();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wait(&self) {
+        let now = self.now();
+        let wake = [self.machine.next_wake(), self.reopen_at].into_iter().flatten().min();
+        let timeout = poll_timeout(wake.map(|wake| wake.saturating_sub(now)));
+        let [live, monitor] = self.subscriber.poll_items();
+        let mut items = vec![live, monitor, self.inbox.poll_item()];
+        items.extend(self.replay.as_ref().map(ReplaySocket::poll_item));
+        if let Err(error) = zmq::poll(&mut items, timeout)
+            && error != zmq::Error::EINTR
+        {
+            // Nothing known leads here. If something does, a slow stream is better than a spinning thread.
+            tracing::error!(address = self.feed.endpoint.address, %error, "waiting for KV events failed");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Tells the machine what happened to the connection.
+    fn connection_events(&mut self) {
+        let mut events = VecDeque::new();
+        loop {
+            self.new_events(&mut events);
+            let Some(event) = events.pop_front() else { return };
+            if event == SubscriberEvent::Disconnected {
+                self.live_before_loss(&mut events);
+            }
+            self.connection_event(event);
+        }
+    }
+
+    fn new_events(&mut self, events: &mut VecDeque<SubscriberEvent>) {
+        while let Some(event) = self.subscriber.event() {
+            events.push_back(event);
+        }
+    }
+
+    fn connection_event(&mut self, event: SubscriberEvent) {
+        let now = self.now();
+        match event {
+            SubscriberEvent::Connected => {
+                self.connections += 1;
+                self.machine.connected(now);
+            }
+            SubscriberEvent::Disconnected => {
+                self.connections = self.connections.saturating_sub(1);
+                self.machine.disconnected();
+                if self.connections > 0 {
+                    // Two engines had connected to our address; the one that stayed must show who it is.
+                    self.machine.connected(now);
+                }
+            }
+            SubscriberEvent::Refused => {
+                self.connections = 0;
+                self.machine.disconnected();
+                self.reopen_at = Some(now + REOPEN);
+            }
+        }
+        self.drain();
+    }
+
+    /// What arrived before the connection broke is still the lost engine's word, so it is told before the
+    /// loss. Not so once a new connection stands: then nobody knows whose the queued batches are, and the
+    /// machine judges them under the proof.
+    fn live_before_loss(&mut self, events: &mut VecDeque<SubscriberEvent>) {
+        while !self.inbox.stopped() && !events.contains(&SubscriberEvent::Connected) {
+            let Some(arrival) = self.subscriber.receive() else { return };
+            self.arrived(arrival);
+            self.new_events(events);
+        }
+    }
+
+    /// Takes a turn at the live socket.
+    fn live(&mut self) {
+        for _ in 0..TURN {
+            if self.inbox.stopped() {
+                return;
+            }
+            let Some(arrival) = self.subscriber.receive() else { return };
+            if self.connections == 0 {
+                // Its connection was reported before it was delivered, but perhaps after we last looked.
+                while let Some(event) = self.subscriber.event() {
+                    self.connection_event(event);
+                }
+            }
+            self.arrived(arrival);
+        }
+    }
+
+    fn arrived(&mut self, arrival: Arrival) {
+        match arrival {
+            Arrival::Batch { sequence, payload } => self.machine.live(self.now(), sequence, payload),
+            Arrival::End | Arrival::Malformed => self.sink.note(Note::BadMessage),
+        }
+        self.drain();
+    }
+
+    fn replay(&mut self) {
+        for _ in 0..TURN {
+            if self.inbox.stopped() {
+                return;
+            }
+            let Some(arrival) = self.replay.as_ref().and_then(ReplaySocket::receive) else { return };
+            match arrival {
+                Arrival::Batch { sequence, payload } => self.machine.replayed(self.now(), sequence, payload),
+                Arrival::End => self.machine.replay_ended(self.now()),
+                Arrival::Malformed => self.sink.note(Note::BadMessage),
+            }
+            self.drain();
+        }
+    }
+
+    /// Does what the machine asks for, all of it.
+    fn drain(&mut self) {
+        let stopped = self.inbox.stop_check();
+        while let Some(output) = self.machine.next_output() {
+            match output {
+                Output::Apply { sequence, payload } => match self.sink.apply(sequence, &payload, &stopped) {
+                    Taken::Taken => {}
+                    Taken::Emptied => self.machine.emptied(sequence),
+                    Taken::Unreadable => self.machine.unreadable(sequence),
+                },
+                Output::Clear => self.sink.clear(&stopped),
+                Output::State(state) => self.sink.publish(state, &stopped),
+                Output::GapFound => self.sink.note(Note::Gap),
+                Output::RestartFound => self.sink.note(Note::Restart),
+                Output::AskReplay { from, purpose } => {
+                    self.sink.note(Note::Replay(purpose));
+                    self.ask(from);
+                }
+            }
+        }
+        if !self.machine.awaits_replay() {
+            self.replay = None;
+        }
+    }
+
+    fn ask(&mut self, from: u64) {
+        self.replay = None;
+        let Some(address) = &self.feed.replay else { return };
+        match ReplaySocket::ask(&self.lent.context, address, from) {
+            Ok(socket) => self.replay = Some(socket),
+            Err(error) => {
+                tracing::warn!(address, %error, "no replay of KV events could be asked for");
+                self.machine.replay_failed(self.now());
+            }
+        }
+    }
+
+    /// Replaces a subscriber that may have stopped trying. One that listens goes on by itself.
+    fn reopen(&mut self) {
+        let now = self.now();
+        if self.connections > 0 || self.feed.endpoint.mode == EndpointMode::Bind {
+            self.reopen_at = None;
+        }
+        if self.reopen_at.is_none_or(|at| at > now) {
+            return;
+        }
+        match Subscriber::open(&self.lent.context, &self.feed) {
+            Ok(subscriber) => {
+                self.subscriber = subscriber;
+                self.reopen_at = None;
+            }
+            Err(_) => self.reopen_at = Some(now + REOPEN),
+        }
+    }
+}

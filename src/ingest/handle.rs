@@ -1,0 +1,124 @@
+//! A running stream, as its owner holds it.
+
+use std::{
+    io::{PipeReader, PipeWriter, Read, Write},
+    os::fd::AsRawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use zmq::PollItem;
+
+use super::{
+    driver::Driver,
+    sink::Sink,
+    source::{Contexts, Feed, ReplaySocket, SourceError, Subscriber},
+};
+
+/// A stream that runs on its own thread until this is dropped. Dropping waits for the thread, which ends
+/// promptly even while its sink is blocked.
+#[derive(Debug)]
+pub struct Stream {
+    address: String,
+    signals: Arc<Signals>,
+    wake: PipeWriter,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the owner tells the thread. `Relaxed` throughout: each flag is a fact of its own, and the byte that goes
+/// through the pipe after it is what makes the thread look.
+#[derive(Debug, Default)]
+struct Signals {
+    stop: AtomicBool,
+    engine_started: AtomicBool,
+}
+
+/// The thread's end of it.
+pub(super) struct Inbox {
+    signals: Arc<Signals>,
+    woken: PipeReader,
+}
+
+impl Inbox {
+    pub(super) fn stopped(&self) -> bool {
+        self.signals.stop.load(Ordering::Relaxed)
+    }
+
+    /// The same question, for whoever may block.
+    pub(super) fn stop_check(&self) -> impl Fn() -> bool + use<> {
+        let signals = Arc::clone(&self.signals);
+        move || signals.stop.load(Ordering::Relaxed)
+    }
+
+    /// Readable once there is something to look at.
+    pub(super) fn poll_item(&self) -> PollItem<'static> {
+        PollItem::from_fd(self.woken.as_raw_fd(), zmq::POLLIN)
+    }
+
+    /// Takes the bytes out, which only wake, and tells whether the engine's start time has changed.
+    pub(super) fn engine_started(&mut self) -> bool {
+        if zmq::poll(&mut [self.poll_item()], 0) == Ok(1) {
+            let _ = self.woken.read(&mut [0; 64]);
+        }
+        self.signals.engine_started.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Stream {
+    /// Opens the sockets and starts the thread. An engine that cannot be reached yet is no error: the stream is
+    /// unproven until it can.
+    ///
+    /// # Errors
+    /// An address that ZMQ does not understand or that cannot be listened on; no thread or descriptor left.
+    pub fn open(contexts: &Contexts, feed: &Feed, sink: impl Sink + 'static) -> Result<Self, SourceError> {
+        let lent = contexts.lend();
+        let refused = |source| SourceError::Subscribe { address: feed.endpoint.address.clone(), source };
+        let spawn = |source| SourceError::Spawn { address: feed.endpoint.address.clone(), source };
+        let subscriber = Subscriber::open(&lent.context, feed).map_err(refused)?;
+        if let Some(address) = &feed.replay {
+            // Tried once now, so that a misspelt address is refused rather than found out at the first gap.
+            ReplaySocket::check(&lent.context, address)
+                .map_err(|source| SourceError::Replay { address: address.clone(), source })?;
+        }
+        let address = subscriber.address().unwrap_or_else(|| feed.endpoint.address.clone());
+        let (woken, wake) = std::io::pipe().map_err(spawn)?;
+        let signals = Arc::new(Signals::default());
+        let driver =
+            Driver::new(feed.clone(), sink, subscriber, lent, Inbox { signals: Arc::clone(&signals), woken });
+        let thread =
+            thread::Builder::new().name("kv-events".into()).spawn(move || driver.run()).map_err(spawn)?;
+        Ok(Self { address, signals, wake, thread: Some(thread) })
+    }
+
+    /// The address the subscriber really has: for one that listens on port `*`, with the port it was given.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The worker reports another start time of its engine: nothing is credited until it is clear who is there.
+    pub fn engine_start_changed(&self) {
+        if !self.signals.engine_started.swap(true, Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // An error means that the thread has ended, so there is nobody to wake.
+        let _ = (&self.wake).write(&[0]);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.signals.stop.store(true, Ordering::Relaxed);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported where it happened; there is no more to do about it here.
+            let _ = thread.join();
+        }
+    }
+}
