@@ -1,0 +1,261 @@
+//! The threads that write to the index, and the handle that owns them.
+
+use std::{
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use super::{
+    counters::Counters,
+    gate::{Gate, Ticket},
+    handle::Stream,
+    index_sink::{IndexSink, Source},
+    source::{Contexts, SourceError},
+};
+use crate::{
+    event::Event,
+    fleet::{StreamState, StreamStatus},
+    index::IndexWriter,
+    slot::Slot,
+};
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+
+/// Batches that may wait for one applier. A second's worth of a busy fleet: enough that a pause of the applier
+/// stops no stream, few enough that a stream's credit never lags far behind its engine.
+const QUEUE: usize = 1_024;
+/// How often a blocked stream looks whether it is to stop.
+const STOP_CHECK: Duration = Duration::from_millis(20);
+
+/// Owns the index's writers, one applier thread each, and opens streams into them.
+///
+/// Streams decode, normalise and hash on their own threads, which is most of the work and runs in parallel;
+/// appliers only write to the index, in order per rank, because all of a slot's batches go to one of them.
+///
+/// Appliers end once the ingestor and every stream opened through it are dropped.
+pub struct Ingestor {
+    queues: Vec<Sender<Job>>,
+    contexts: Contexts,
+    counters: Arc<Counters>,
+}
+
+impl Ingestor {
+    /// Starts an applier for each writer of an index.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn start(writers: Vec<IndexWriter>) -> io::Result<Self> {
+        let counters = Arc::new(Counters::default());
+        let mut queues = Vec::with_capacity(writers.len());
+        for (shard, writer) in writers.into_iter().enumerate() {
+            let (queue, jobs) = bounded(QUEUE);
+            let applier = Applier { writer, counters: Arc::clone(&counters) };
+            thread::Builder::new().name(format!("kv-apply-{shard}")).spawn(move || applier.run(&jobs))?;
+            queues.push(queue);
+        }
+        Ok(Self { queues, contexts: Contexts::new(), counters })
+    }
+
+    /// Opens a rank's event stream, whose `status` is unproven from here on. Dropping the stream ends it; call [`Ingestor::retire`] after that.
+    ///
+    /// # Errors
+    /// See [`Stream::open`].
+    pub fn open(&self, source: Source, status: Arc<StreamStatus>) -> Result<Stream, SourceError> {
+        let Some(queue) = self.queue(source.slot) else { return Err(SourceError::NoWriter) };
+        let feed = source.feed.clone();
+        let gate = Gate::new(status);
+        gate.withdraw();
+        let sink = IndexSink::new(source, gate, queue.clone(), Arc::clone(&self.counters));
+        Stream::open(&self.contexts, &feed, sink)
+    }
+
+    /// Drops everything the index holds of `slot`, after all that its stream has queued so far. Blocks while the
+    /// queue is full, which lasts as long as an applier takes for a batch.
+    pub fn retire(&self, slot: Slot) {
+        if let Some(queue) = self.queue(slot) {
+            // An error means that the applier is gone, and the index's writer with it.
+            let _ = queue.send(Job::Retire(slot));
+        }
+    }
+
+    /// What all streams together have done.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Batches that wait, one number an applier.
+    #[must_use]
+    pub fn queued(&self) -> Vec<usize> {
+        self.queues.iter().map(Sender::len).collect()
+    }
+
+    fn queue(&self, slot: Slot) -> Option<&Sender<Job>> {
+        // The index's rule for which writer a slot's events go to.
+        self.queues.get(slot.index as usize % self.queues.len().max(1))
+    }
+}
+
+/// One thing to do for a rank, in order.
+pub(super) enum Job {
+    Batch(Batch),
+    Clear(Slot, Arc<Gate>),
+    State(StreamState, Ticket, Arc<Gate>),
+    Retire(Slot),
+}
+
+/// A batch ready for the index.
+pub(super) struct Batch {
+    pub(super) slot: Slot,
+    pub(super) sequence: u64,
+    /// By the engine's clock; 0 if it did not say.
+    pub(super) timestamp_ms: u64,
+    pub(super) events: Vec<Event>,
+    pub(super) gate: Arc<Gate>,
+}
+
+/// Puts a job into a queue, waiting while it is full; gives up when `stopped` says so.
+pub(super) fn enqueue(queue: &Sender<Job>, mut job: Job, stopped: &dyn Fn() -> bool) {
+    while let Err(SendTimeoutError::Timeout(back)) = queue.send_timeout(job, STOP_CHECK) {
+        if stopped() {
+            return;
+        }
+        job = back;
+    }
+}
+
+struct Applier {
+    writer: IndexWriter,
+    counters: Arc<Counters>,
+}
+
+impl Applier {
+    fn run(mut self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            match job {
+                Job::Batch(batch) => self.apply(&batch),
+                Job::Clear(slot, gate) => {
+                    let gone = self.writer.apply(slot, &Event::Cleared(None));
+                    self.counters.note_blocks(gone);
+                    gate.status().set_cursor(None);
+                }
+                Job::State(state, ticket, gate) => gate.grant(state, ticket),
+                Job::Retire(slot) => {
+                    let gone = self.writer.retire(slot);
+                    self.counters.note_blocks(gone);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, batch: &Batch) {
+        for event in &batch.events {
+            let applied = self.writer.apply(batch.slot, event);
+            self.counters.note_applied(event, applied);
+        }
+        let lag = if batch.timestamp_ms == 0 { 0 } else { unix_ms().saturating_sub(batch.timestamp_ms) };
+        batch.gate.status().note_batch(batch.timestamp_ms, lag);
+        // After the writes: whoever sees the cursor relies on them.
+        batch.gate.status().set_cursor(Some(batch.sequence));
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::{
+        event::{EngineHash, Stored, StoredBlock, Tier},
+        hash::BlockHash,
+        index::PrefixIndex,
+    };
+
+    const SLOT: Slot = Slot { index: 0, generation: 0 };
+
+    fn unproven() -> Arc<Gate> {
+        Gate::new(Arc::new(StreamStatus::new(StreamState::Unproven)))
+    }
+
+    fn stored(name: u64) -> Event {
+        let block = StoredBlock { engine: EngineHash(name), content: Some(BlockHash(name)) };
+        Event::Stored(Stored { tier: Tier::Gpu, parent: None, blocks: vec![block] })
+    }
+
+    /// What an applier makes of these jobs, once it is through with them.
+    fn applied(jobs: Vec<Job>) -> (PrefixIndex, Counters) {
+        let (index, mut writers) = PrefixIndex::new(NonZeroUsize::MIN);
+        let counters = Arc::new(Counters::default());
+        let (queue, inbox) = crossbeam_channel::unbounded();
+        jobs.into_iter().for_each(|job| queue.send(job).unwrap());
+        drop(queue);
+        Applier { writer: writers.remove(0), counters: Arc::clone(&counters) }.run(&inbox);
+        (index, Arc::into_inner(counters).unwrap())
+    }
+
+    fn batch(gate: &Arc<Gate>, sequence: u64, events: Vec<Event>) -> Job {
+        Job::Batch(Batch { slot: SLOT, sequence, timestamp_ms: 0, events, gate: Arc::clone(gate) })
+    }
+
+    #[test]
+    fn batches_reach_the_index_and_move_the_cursor() {
+        let gate = unproven();
+        let state = Job::State(StreamState::Live, gate.ticket(), Arc::clone(&gate));
+        let (index, counters) =
+            applied(vec![batch(&gate, 4, vec![stored(1), stored(2)]), batch(&gate, 5, vec![]), state]);
+        assert_eq!(index.blocks(SLOT)[Tier::Gpu.index()], 2);
+        assert_eq!((gate.status().cursor(), gate.status().state()), (Some(5), StreamState::Live));
+        let totals = counters.totals();
+        assert_eq!((totals.stored_events, totals.blocks.stored), (2, 2));
+        assert_eq!(gate.status().totals().batches, 2);
+    }
+
+    #[test]
+    fn a_clear_takes_everything_before_it_and_nothing_after() {
+        let gate = unproven();
+        let jobs = vec![
+            batch(&gate, 0, vec![stored(1), stored(2)]),
+            Job::Clear(SLOT, Arc::clone(&gate)),
+            batch(&gate, 7, vec![stored(3)]),
+        ];
+        let (index, counters) = applied(jobs);
+        assert_eq!(index.blocks(SLOT)[Tier::Gpu.index()], 1);
+        assert_eq!(gate.status().cursor(), Some(7));
+        assert_eq!(counters.totals().blocks.cleared, 2);
+    }
+
+    #[test]
+    fn a_cleared_stream_has_no_cursor() {
+        let gate = unproven();
+        applied(vec![batch(&gate, 3, vec![]), Job::Clear(SLOT, Arc::clone(&gate))]);
+        assert_eq!(gate.status().cursor(), None);
+    }
+
+    #[test]
+    fn a_slot_is_retired_after_all_that_was_queued_for_it() {
+        let gate = unproven();
+        let jobs =
+            vec![batch(&gate, 0, vec![stored(1)]), Job::Retire(SLOT), batch(&gate, 1, vec![stored(2)])];
+        let (index, _) = applied(jobs);
+        assert_eq!(index.blocks(SLOT), [0; 4]);
+    }
+
+    #[test]
+    fn a_full_queue_blocks_until_there_is_room_or_the_stream_stops() {
+        let (queue, inbox) = bounded(1);
+        enqueue(&queue, Job::Retire(SLOT), &|| false);
+        enqueue(&queue, Job::Retire(SLOT), &|| true);
+        assert_eq!(inbox.len(), 1);
+        thread::scope(|scope| {
+            scope.spawn(|| enqueue(&queue, Job::Retire(SLOT), &|| false));
+            assert!(inbox.recv().is_ok());
+            assert!(inbox.recv().is_ok());
+        });
+    }
+}

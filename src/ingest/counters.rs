@@ -1,0 +1,154 @@
+//! What ingestion has done, in numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ahash::AHashMap;
+use parking_lot::Mutex;
+
+use crate::{event::Event, index::Applied};
+
+/// Counters of all streams of one [`super::Ingestor`].
+///
+/// Every access is `Relaxed`: each is a number of its own, read for display.
+#[derive(Debug, Default)]
+pub struct Counters {
+    stored_events: AtomicU64,
+    removed_events: AtomicU64,
+    cleared_events: AtomicU64,
+    stored: AtomicU64,
+    already: AtomicU64,
+    pending: AtomicU64,
+    removed: AtomicU64,
+    kept: AtomicU64,
+    unknown: AtomicU64,
+    cleared: AtomicU64,
+    attached: AtomicU64,
+    dropped: AtomicU64,
+    bad_messages: AtomicU64,
+    unreadable_batches: AtomicU64,
+    foreign_rank_batches: AtomicU64,
+    /// Locked only when an event was rejected.
+    rejected: Mutex<AHashMap<&'static str, u64>>,
+}
+
+/// The counters at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct IngestTotals {
+    /// Events applied that made blocks resident.
+    pub stored_events: u64,
+    /// Events applied that took blocks away.
+    pub removed_events: u64,
+    /// Events applied that emptied a tier or a cache.
+    pub cleared_events: u64,
+    /// What the index made of the blocks in them.
+    pub blocks: BlockTotals,
+    /// Messages that were not shaped like a batch.
+    pub bad_messages: u64,
+    /// Batches whose bytes could not be read, or not to their end.
+    pub unreadable_batches: u64,
+    /// Batches that named another rank than their stream's.
+    pub foreign_rank_batches: u64,
+    /// Events that could not be read or were not let through, by the normaliser's reason, in alphabetical order.
+    pub rejected: Vec<(&'static str, u64)>,
+}
+
+/// Blocks by what became of them, as [`Applied`] counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BlockTotals {
+    /// Newly held.
+    pub stored: u64,
+    /// Held already: another copy.
+    pub already: u64,
+    /// Waiting for a parent whose place is not known.
+    pub pending: u64,
+    /// No longer held.
+    pub removed: u64,
+    /// Lost a copy and have others left.
+    pub kept: u64,
+    /// Removals of blocks that were not held.
+    pub unknown: u64,
+    /// Gone with a cleared tier or cache, or with their slot.
+    pub cleared: u64,
+    /// Had waited, and got their place.
+    pub attached: u64,
+    /// Had waited, and went because too many did.
+    pub dropped: u64,
+}
+
+impl Counters {
+    pub(super) fn note_applied(&self, event: &Event, applied: Applied) {
+        let kind = match event {
+            Event::Stored(_) => &self.stored_events,
+            Event::Removed(_) => &self.removed_events,
+            Event::Cleared(_) => &self.cleared_events,
+        };
+        add(kind, 1);
+        self.note_blocks(applied);
+    }
+
+    pub(super) fn note_blocks(&self, applied: Applied) {
+        add(&self.stored, applied.stored.into());
+        add(&self.already, applied.already.into());
+        add(&self.pending, applied.pending.into());
+        add(&self.removed, applied.removed.into());
+        add(&self.kept, applied.kept.into());
+        add(&self.unknown, applied.unknown.into());
+        add(&self.cleared, applied.cleared.into());
+        add(&self.attached, applied.attached.into());
+        add(&self.dropped, applied.dropped.into());
+    }
+
+    pub(super) fn note_bad_message(&self) {
+        add(&self.bad_messages, 1);
+    }
+
+    pub(super) fn note_unreadable_batch(&self) {
+        add(&self.unreadable_batches, 1);
+    }
+
+    pub(super) fn note_foreign_rank(&self) {
+        add(&self.foreign_rank_batches, 1);
+    }
+
+    pub(super) fn note_rejected(&self, reason: &'static str, count: u64) {
+        if count > 0 {
+            *self.rejected.lock().entry(reason).or_default() += count;
+        }
+    }
+
+    /// Reads them all.
+    #[must_use]
+    pub fn totals(&self) -> IngestTotals {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut rejected: Vec<_> =
+            self.rejected.lock().iter().map(|(&reason, &count)| (reason, count)).collect();
+        rejected.sort_unstable();
+        IngestTotals {
+            stored_events: read(&self.stored_events),
+            removed_events: read(&self.removed_events),
+            cleared_events: read(&self.cleared_events),
+            blocks: BlockTotals {
+                stored: read(&self.stored),
+                already: read(&self.already),
+                pending: read(&self.pending),
+                removed: read(&self.removed),
+                kept: read(&self.kept),
+                unknown: read(&self.unknown),
+                cleared: read(&self.cleared),
+                attached: read(&self.attached),
+                dropped: read(&self.dropped),
+            },
+            bad_messages: read(&self.bad_messages),
+            unreadable_batches: read(&self.unreadable_batches),
+            foreign_rank_batches: read(&self.foreign_rank_batches),
+            rejected,
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    // Most of an event's block counts are 0: leave their cache lines alone.
+    if count > 0 {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,147 @@
+//! From a stream's bytes to events in an applier's queue: the one place that knows the decoder and the index.
+
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+
+use super::{
+    applier::{Batch, Job, enqueue},
+    counters::Counters,
+    gate::Gate,
+    sink::{Note, Sink, Taken},
+    source::Feed,
+    stream::Purpose,
+};
+use crate::{
+    event::{Event, Normaliser, wire},
+    fleet::StreamState,
+    hash::BlockSize,
+    slot::{Rank, Slot, WorkerId},
+};
+
+/// One rank's events: whose they are, where they come from, and how to read them.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// What the index knows the rank by.
+    pub slot: Slot,
+    /// The worker, for logs.
+    pub worker: WorkerId,
+    /// The rank. Batches that name another are counted and dropped: each rank has a stream of its own, so such
+    /// a batch comes from an endpoint that was registered for the wrong rank, and crediting it would be a guess.
+    pub rank: Rank,
+    /// How to reach them.
+    pub feed: Feed,
+    /// Tokens in a block.
+    pub block_size: BlockSize,
+    /// The engine's blocks are hashed with one token of look-ahead.
+    pub eagle: bool,
+}
+
+/// Decodes, normalises and hashes on the stream's thread, and queues the outcome.
+pub(super) struct IndexSink {
+    source: Source,
+    batch: wire::Batch,
+    normaliser: Normaliser,
+    /// What the normaliser had counted when we last looked.
+    rejected: Vec<u64>,
+    gate: Arc<Gate>,
+    queue: Sender<Job>,
+    counters: Arc<Counters>,
+}
+
+impl IndexSink {
+    pub(super) fn new(source: Source, gate: Arc<Gate>, queue: Sender<Job>, counters: Arc<Counters>) -> Self {
+        Self {
+            normaliser: Normaliser::new(source.block_size, source.eagle),
+            batch: wire::Batch::default(),
+            rejected: Vec::new(),
+            source,
+            gate,
+            queue,
+            counters,
+        }
+    }
+
+    /// Reads the batch into events; `None` when that is not possible, or not to its end.
+    fn read(&mut self, payload: &[u8]) -> Option<Vec<Event>> {
+        if let Err(error) = wire::decode(payload, &mut self.batch) {
+            let (worker, rank) = (self.source.worker, self.source.rank);
+            tracing::debug!(%worker, %rank, %error, "unreadable KV event batch");
+            return None;
+        }
+        let mut events = Vec::new();
+        if self.batch.rank.is_some_and(|rank| rank != self.source.rank.0) {
+            self.counters.note_foreign_rank();
+            return Some(events);
+        }
+        self.normaliser.normalise(&self.batch, &mut events);
+        self.count_rejections();
+        // What the lost end took away would stay in the index for good.
+        if self.batch.truncated { None } else { Some(events) }
+    }
+
+    fn count_rejections(&mut self) {
+        for (at, (reason, count)) in self.normaliser.rejections().iter().enumerate() {
+            if self.rejected.len() <= at {
+                self.rejected.push(0);
+            }
+            self.counters.note_rejected(reason, count.saturating_sub(self.rejected[at]));
+            self.rejected[at] = count;
+        }
+    }
+}
+
+impl Sink for IndexSink {
+    fn apply(&mut self, sequence: u64, payload: &[u8], stopped: &dyn Fn() -> bool) -> Taken {
+        let read = self.read(payload);
+        let taken = match &read {
+            None => {
+                self.counters.note_unreadable_batch();
+                self.gate.status().note_rejected_batch();
+                Taken::Unreadable
+            }
+            Some(events) if events.iter().any(|event| matches!(event, Event::Cleared(None))) => {
+                Taken::Emptied
+            }
+            Some(_) => Taken::Taken,
+        };
+        let batch = Batch {
+            slot: self.source.slot,
+            sequence,
+            timestamp_ms: if read.is_some() { self.batch.timestamp_ms } else { 0 },
+            events: read.unwrap_or_default(),
+            gate: Arc::clone(&self.gate),
+        };
+        enqueue(&self.queue, Job::Batch(batch), stopped);
+        taken
+    }
+
+    fn clear(&mut self, stopped: &dyn Fn() -> bool) {
+        self.gate.withdraw();
+        enqueue(&self.queue, Job::Clear(self.source.slot, Arc::clone(&self.gate)), stopped);
+    }
+
+    fn publish(&mut self, state: StreamState, stopped: &dyn Fn() -> bool) {
+        tracing::info!(worker = %self.source.worker, rank = %self.source.rank, %state, "KV event stream");
+        if state == StreamState::Unproven {
+            self.gate.withdraw();
+        } else {
+            let job = Job::State(state, self.gate.ticket(), Arc::clone(&self.gate));
+            enqueue(&self.queue, job, stopped);
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        match note {
+            Note::Gap => self.gate.status().note_gap(),
+            // Asked whether or not something is missing: it would drown those that are.
+            Note::Replay(Purpose::Check) => {}
+            Note::Replay(_) => self.gate.status().note_replay(),
+            Note::Restart => {
+                self.gate.status().note_restart();
+                self.normaliser.reset();
+            }
+            Note::BadMessage => self.counters.note_bad_message(),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! From an engine's socket to the index: what the ingestor makes of real batches, and when others see it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test reports"
+)]
+#![cfg(feature = "server")]
+
+use std::{
+    num::NonZeroUsize,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use kvroute::{
+    fleet::{StreamState, StreamStatus},
+    hash::BlockSize,
+    index::PrefixIndex,
+    ingest::{Endpoint, Feed, Ingestor, Source},
+    slot::{Rank, Slot, WorkerId},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const BLOCK: usize = 4;
+
+/// Three slots, so that the shards have one or two each.
+const SLOT: Slot = Slot { index: 2, generation: 7 };
+
+struct Rig {
+    engine: zmq::Socket,
+    next: u64,
+    index: PrefixIndex,
+    ingestor: Ingestor,
+    status: Arc<StreamStatus>,
+    stream: Option<kvroute::ingest::Stream>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let engine = zmq::Context::new().socket(zmq::PUB).unwrap();
+        engine.set_linger(0).unwrap();
+        engine.bind("tcp://127.0.0.1:*").unwrap();
+        let address = engine.get_last_endpoint().unwrap().unwrap();
+        let (index, writers) = PrefixIndex::new(NonZeroUsize::new(2).unwrap());
+        let ingestor = Ingestor::start(writers).unwrap();
+        let status = Arc::new(StreamStatus::new(StreamState::Unproven));
+        let source = Source {
+            slot: SLOT,
+            worker: WorkerId(1),
+            rank: Rank(3),
+            feed: Feed::new(Endpoint::connect(address)),
+            block_size: BlockSize::new(u32::try_from(BLOCK).unwrap()).unwrap(),
+            eagle: false,
+        };
+        let stream = ingestor.open(source, Arc::clone(&status)).unwrap();
+        let mut rig = Self { engine, next: 0, index, ingestor, status, stream: Some(stream) };
+        // Say nothing, over and over, until the subscription has reached the publisher.
+        let until = Instant::now() + PATIENCE;
+        while rig.status.cursor().is_none() {
+            assert!(Instant::now() < until, "the engine is not heard");
+            rig.send(&batch(&[], None));
+            thread::sleep(Duration::from_millis(20));
+        }
+        rig.settle();
+        rig
+    }
+
+    fn send(&mut self, payload: &[u8]) {
+        let sequence = self.next.to_be_bytes();
+        self.engine.send_multipart([&b""[..], &sequence[..], payload], 0).unwrap();
+        self.next += 1;
+    }
+
+    /// Waits until the last batch sent is in the index.
+    fn settle(&self) {
+        let until = Instant::now() + PATIENCE;
+        while self.status.cursor() != self.next.checked_sub(1) {
+            assert!(Instant::now() < until, "cursor {:?} of {}", self.status.cursor(), self.next);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn apply(&mut self, payload: &[u8]) {
+        self.send(payload);
+        self.settle();
+    }
+
+    fn held(&self) -> u64 {
+        self.index.blocks(SLOT).iter().sum()
+    }
+
+    fn wait_state(&self, state: StreamState) {
+        let until = Instant::now() + PATIENCE;
+        while self.status.state() != state {
+            assert!(Instant::now() < until, "{} and not {state}", self.status.state());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// One event as vLLM writes it.
+enum Event {
+    Stored(&'static [u64]),
+    Removed(&'static [u64]),
+    Cleared,
+}
+
+fn batch(events: &[Event], rank: Option<u32>) -> Vec<u8> {
+    let events: Vec<_> = events.iter().map(event).collect();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
+    rmp_serde::to_vec(&serde_json::json!([now, events, rank])).unwrap()
+}
+
+fn event(event: &Event) -> serde_json::Value {
+    match event {
+        Event::Stored(names) => {
+            let tokens: Vec<_> = names.iter().flat_map(|&name| vec![name; BLOCK]).collect();
+            serde_json::json!({
+                "type": "BlockStored", "block_hashes": names, "parent_block_hash": null, "token_ids": tokens,
+                "block_size": BLOCK, "lora_id": null, "medium": "GPU",
+            })
+        }
+        Event::Removed(names) => {
+            serde_json::json!({"type": "BlockRemoved", "block_hashes": names, "medium": "GPU"})
+        }
+        Event::Cleared => serde_json::json!({"type": "AllBlocksCleared"}),
+    }
+}
+
+#[test]
+fn events_change_what_the_index_holds() {
+    let mut rig = Rig::new();
+    rig.apply(&batch(&[Event::Stored(&[11, 12, 13])], Some(3)));
+    assert_eq!(rig.held(), 3);
+    rig.apply(&batch(&[Event::Removed(&[13])], None));
+    assert_eq!(rig.held(), 2);
+    rig.apply(&batch(&[Event::Cleared, Event::Stored(&[21])], Some(3)));
+    assert_eq!(rig.held(), 1);
+    let totals = rig.ingestor.counters().totals();
+    assert_eq!((totals.stored_events, totals.removed_events, totals.cleared_events), (2, 1, 1));
+    assert_eq!((totals.blocks.stored, totals.blocks.removed, totals.blocks.cleared), (4, 1, 2));
+    assert!(rig.status.totals().last_batch_ms > 0);
+}
+
+#[test]
+fn a_gap_that_nothing_fills_clears_and_an_emptied_cache_makes_up_for_it() {
+    let mut rig = Rig::new();
+    rig.apply(&batch(&[Event::Stored(&[11, 12])], Some(3)));
+    rig.next += 1;
+    rig.apply(&batch(&[Event::Stored(&[21])], Some(3)));
+    assert_eq!(rig.held(), 1);
+    rig.wait_state(StreamState::Incomplete);
+    rig.apply(&batch(&[Event::Cleared, Event::Stored(&[31, 32, 33])], Some(3)));
+    rig.wait_state(StreamState::Live);
+    assert_eq!(rig.held(), 3);
+}
+
+#[test]
+fn a_batch_of_another_rank_is_counted_and_dropped() {
+    let mut rig = Rig::new();
+    rig.apply(&batch(&[Event::Stored(&[11])], Some(4)));
+    assert_eq!(rig.held(), 0);
+    assert_eq!(rig.ingestor.counters().totals().foreign_rank_batches, 1);
+}
+
+#[test]
+fn a_batch_that_cannot_be_read_clears() {
+    let mut rig = Rig::new();
+    let readable = batch(&[Event::Stored(&[11, 12])], Some(3));
+    for (times, broken) in [&b"\xc1not msgpack"[..], &readable[..readable.len() / 2]].into_iter().enumerate()
+    {
+        rig.apply(&readable);
+        assert_eq!(rig.held(), 2);
+        rig.send(broken);
+        // The clear that follows takes the cursor away.
+        let until = Instant::now() + PATIENCE;
+        while rig.held() > 0 || rig.status.cursor().is_some() {
+            assert!(Instant::now() < until, "still held: {}", rig.held());
+            thread::sleep(Duration::from_millis(1));
+        }
+        rig.wait_state(StreamState::Incomplete);
+        assert_eq!(rig.ingestor.counters().totals().unreadable_batches, times as u64 + 1);
+    }
+}
+
+#[test]
+fn an_event_that_cannot_be_read_costs_only_itself() {
+    let mut rig = Rig::new();
+    let odd = serde_json::json!([1.5, [{"type": "BlockRemoved", "block_hashes": true}, event(&Event::Stored(&[11]))], 3]);
+    rig.apply(&rmp_serde::to_vec(&odd).unwrap());
+    assert_eq!(rig.held(), 1);
+    let rejected = rig.ingestor.counters().totals().rejected;
+    assert_eq!(rejected.iter().map(|&(_, count)| count).sum::<u64>(), 1, "{rejected:?}");
+}
+
+#[test]
+fn an_engine_that_goes_away_is_credited_nothing() {
+    let mut rig = Rig::new();
+    rig.apply(&batch(&[Event::Stored(&[11])], Some(3)));
+    assert!(rig.status.state().credits_overlap());
+    rig.engine = zmq::Context::new().socket(zmq::PUB).unwrap();
+    rig.wait_state(StreamState::Unproven);
+}
+
+#[test]
+fn a_retired_slot_holds_nothing() {
+    let mut rig = Rig::new();
+    rig.apply(&batch(&[Event::Stored(&[11, 12])], Some(3)));
+    rig.stream = None;
+    rig.ingestor.retire(SLOT);
+    let until = Instant::now() + PATIENCE;
+    while rig.held() > 0 {
+        assert!(Instant::now() < until, "still held: {}", rig.held());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
