@@ -1,5 +1,26 @@
-//! Who is there.
+//! Who is there: workers, their cards, and the worker sets that they form.
+//!
+//! A worker enters by a file, a flag or an HTTP registration with a [`WorkerSpec`]: where it is reached, and the
+//! [`Card`] of what it serves. Workers whose cards share a [`SetKey`] form a worker set, which has one routing
+//! configuration: the one its card advertises, else the frontend's. The [`Fleet`] publishes a [`FleetView`] on
+//! every change; a request takes the view once and decides on that.
+//!
+//! The fleet opens no socket. Event streams are opened and closed through the [`Streams`] it is given.
 
+mod card;
+mod endpoint;
+mod registry;
+mod router_config;
 mod stream_status;
+mod view;
+mod worker_set;
+mod worker_spec;
 
+pub use card::{Card, WorkerType};
+pub use endpoint::{EndpointError, EventEndpoint, StreamDirection};
+pub use registry::{Fleet, IndexKey, RegistrationError, StreamSource, Streams};
+pub use router_config::{RouterConfig, RouterConfigError};
 pub use stream_status::{StreamState, StreamStatus, StreamTotals};
+pub use view::{FleetView, ModelRoute, RankMember, SetView, WorkerInfo};
+pub use worker_set::{ConfigSource, SetKey};
+pub use worker_spec::{DeviceKind, SpecError, WorkerSpec};

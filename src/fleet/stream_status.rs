@@ -24,7 +24,8 @@ pub enum StreamState {
 }
 
 impl StreamState {
-    const ALL: [Self; 5] = [Self::Absent, Self::Unproven, Self::Replaying, Self::Incomplete, Self::Live];
+    /// Every state.
+    pub const ALL: [Self; 5] = [Self::Absent, Self::Unproven, Self::Replaying, Self::Incomplete, Self::Live];
 
     /// Whether blocks that the index holds for the rank may be credited to it.
     #[must_use]

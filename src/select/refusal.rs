@@ -72,6 +72,21 @@ pub enum RefusalKind {
     Invalid,
 }
 
+impl RefusalKind {
+    /// Every kind, for tables of counters.
+    pub const ALL: [Self; 3] = [Self::Unavailable, Self::Busy, Self::Invalid];
+
+    /// The name used in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Busy => "busy",
+            Self::Invalid => "invalid",
+        }
+    }
+}
+
 impl Refusal {
     /// What it means for whoever asked.
     #[must_use]

@@ -1,0 +1,211 @@
+//! What a request sees of the fleet: one immutable view, taken once.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use ahash::AHashMap;
+use http::Uri;
+
+use super::{
+    router_config::RouterConfig,
+    stream_status::StreamStatus,
+    worker_set::{ConfigSource, SetKey},
+    worker_spec::WorkerSpec,
+};
+use crate::{
+    device::DeviceClass,
+    hash::BlockSize,
+    index::PrefixIndex,
+    select::{Exclusion, Member, Selector},
+    slot::{Rank, Slot, WorkerId},
+};
+
+/// The facts of one worker that all its ranks share.
+#[derive(Debug)]
+pub struct WorkerInfo {
+    /// Its id.
+    pub id: WorkerId,
+    /// Base URL of its server.
+    pub url: Uri,
+    /// How it was announced.
+    pub spec: WorkerSpec,
+    /// Set when the worker is on its way out: in-flight requests finish, no new ones come.
+    pub draining: AtomicBool,
+    /// Milliseconds since the fleet's epoch until which the worker takes no requests, because one could not
+    /// be delivered. Relaxed on both sides: a request that misses a fresh value is retried elsewhere.
+    inhibited_until: AtomicU64,
+}
+
+impl WorkerInfo {
+    pub(super) fn new(id: WorkerId, url: Uri, spec: WorkerSpec) -> Self {
+        let draining = AtomicBool::new(false);
+        Self { id, url, spec, draining, inhibited_until: AtomicU64::new(0) }
+    }
+
+    /// Keeps requests away until `until_ms` on the fleet's clock.
+    pub fn inhibit(&self, until_ms: u64) {
+        self.inhibited_until.fetch_max(until_ms, Ordering::Relaxed);
+    }
+
+    /// Why the worker takes no request at `now_ms`, if it does not.
+    #[must_use]
+    pub fn exclusion(&self, now_ms: u64) -> Option<Exclusion> {
+        // Relaxed: a flag that only ever goes up; a request that just misses it is one of the last.
+        if self.draining.load(Ordering::Relaxed) {
+            Some(Exclusion::Draining)
+        } else if self.inhibited_until.load(Ordering::Relaxed) > now_ms {
+            Some(Exclusion::Unroutable)
+        } else {
+            None
+        }
+    }
+}
+
+/// One rank of one worker, in one incarnation.
+#[derive(Debug)]
+pub struct RankMember {
+    /// What the index and the loads know it by.
+    pub slot: Slot,
+    /// Its worker.
+    pub worker: Arc<WorkerInfo>,
+    /// Its rank.
+    pub rank: Rank,
+    /// What it computes on.
+    pub class: DeviceClass,
+    /// Its event stream.
+    pub status: Arc<StreamStatus>,
+    /// Requests sent there. This and the next two are statistics: every access is Relaxed.
+    pub chosen: AtomicU64,
+    /// Prompt tokens of its answers that also said how many of them were cached.
+    pub prompt_tokens: AtomicU64,
+    /// How many those were.
+    pub cached_tokens: AtomicU64,
+}
+
+impl RankMember {
+    pub(super) const fn new(
+        slot: Slot,
+        worker: Arc<WorkerInfo>,
+        rank: Rank,
+        class: DeviceClass,
+        status: Arc<StreamStatus>,
+    ) -> Self {
+        let (chosen, prompt_tokens, cached_tokens) =
+            (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Self { slot, worker, rank, class, status, chosen, prompt_tokens, cached_tokens }
+    }
+
+    /// The rank as selection sees it at `now_ms` on the fleet's clock.
+    #[must_use]
+    pub fn member(&self, now_ms: u64) -> Member {
+        Member {
+            slot: self.slot,
+            worker: self.worker.id,
+            rank: self.rank,
+            class: self.class,
+            credits_overlap: self.status.state().credits_overlap(),
+            exclusion: self.worker.exclusion(now_ms),
+        }
+    }
+}
+
+/// A worker set at one moment.
+#[derive(Clone, Debug)]
+pub struct SetView {
+    /// Which set.
+    pub key: SetKey,
+    /// Tokens per block, equal over the set.
+    pub block_size: BlockSize,
+    /// Whether block hashes look one token ahead.
+    pub eagle: bool,
+    /// Longest prompt plus output, where known.
+    pub max_model_len: Option<u64>,
+    /// The effective routing configuration.
+    pub config: Arc<RouterConfig>,
+    /// Where it came from.
+    pub source: ConfigSource,
+    /// Decides and keeps the set's loads; the same over all views of the set.
+    pub selector: Arc<Selector>,
+    /// Who holds what; shared by the sets of one model and hash rule.
+    pub index: PrefixIndex,
+    /// Every rank of every worker.
+    pub members: Vec<Arc<RankMember>>,
+}
+
+impl SetView {
+    /// Writes the members as selection sees them at `now_ms` into `out`.
+    pub fn gather(&self, now_ms: u64, out: &mut Vec<Member>) {
+        out.clear();
+        out.extend(self.members.iter().map(|member| member.member(now_ms)));
+    }
+
+    /// The member that has `slot`.
+    #[must_use]
+    pub fn by_slot(&self, slot: Slot) -> Option<&Arc<RankMember>> {
+        self.members.iter().find(|member| member.slot == slot)
+    }
+
+    /// Number of workers, whatever their ranks.
+    #[must_use]
+    pub fn worker_count(&self) -> usize {
+        let mut ids: Vec<_> = self.members.iter().map(|member| member.worker.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.len()
+    }
+}
+
+/// Where requests for one model name go.
+#[derive(Clone, Debug, Default)]
+pub struct ModelRoute {
+    /// Positions in [`FleetView::sets`].
+    pub sets: Vec<usize>,
+    /// The adapter, if the name is one.
+    pub lora: Option<String>,
+}
+
+/// The fleet at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct FleetView {
+    /// Goes up with every change.
+    pub generation: u64,
+    /// Every worker set that has members.
+    pub sets: Vec<Arc<SetView>>,
+    pub(super) routes: AHashMap<String, ModelRoute>,
+}
+
+impl FleetView {
+    /// Where requests for `model` go; `None` if nobody serves a model of that name.
+    #[must_use]
+    pub fn route(&self, model: &str) -> Option<&ModelRoute> {
+        self.routes.get(model)
+    }
+
+    /// Every name that clients may use, sorted.
+    #[must_use]
+    pub fn models(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.routes.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Every rank of every set.
+    pub fn members(&self) -> impl Iterator<Item = (&Arc<SetView>, &Arc<RankMember>)> {
+        self.sets.iter().flat_map(|set| set.members.iter().map(move |member| (set, member)))
+    }
+
+    pub(super) fn of(generation: u64, sets: Vec<Arc<SetView>>, adapters: &[Vec<String>]) -> Self {
+        let mut routes: AHashMap<String, ModelRoute> = AHashMap::new();
+        for (position, (set, adapters)) in sets.iter().zip(adapters).enumerate() {
+            routes.entry(set.key.model.clone()).or_default().sets.push(position);
+            for adapter in adapters {
+                let route = routes.entry(adapter.clone()).or_default();
+                route.sets.push(position);
+                route.lora = Some(adapter.clone());
+            }
+        }
+        Self { generation, sets, routes }
+    }
+}

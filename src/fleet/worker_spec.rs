@@ -1,0 +1,314 @@
+//! What is needed to take a worker into the fleet: the shape that TOML files, `--worker` flags and HTTP
+//! registrations share.
+
+use http::Uri;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{
+    card::{Card, WorkerType},
+    endpoint::{EndpointError, EventEndpoint, StreamDirection},
+    router_config::RouterConfig,
+};
+use crate::{
+    device::DeviceClass,
+    hash::{BlockSize, BlockSizeError},
+};
+
+/// One worker, as whoever announces it describes it. Unknown keys are refused, so that a typing error
+/// does not become a default.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerSpec {
+    /// Its id; given out by the frontend when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Base URL of its OpenAI-compatible server, `http://HOST:PORT`.
+    pub url: String,
+    /// The name that clients put into `model`.
+    pub model: String,
+    /// Tokens per KV block. Must be the engine's own, or no prefix ever matches.
+    #[serde(default = "default_block_size")]
+    pub block_size: u32,
+    /// ZMQ endpoint of rank 0's KV events, as in the engine's own configuration (`tcp://*:5557` is taken to mean
+    /// the host of `url`). Absent: the worker is routed by load alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_events_endpoint: Option<String>,
+    /// ZMQ endpoint of rank 0's replay socket. Absent: what is lost stays lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_replay_endpoint: Option<String>,
+    /// `bind` if the engine's event socket connects to us.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kv_events_direction: StreamDirection,
+    /// First data-parallel rank of this worker.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub first_rank: u32,
+    /// Number of data-parallel ranks.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub ranks: u32,
+    /// What it computes on; `cpu` workers take a smaller share under `device-aware-weighted`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub device: DeviceKind,
+    /// First part of the worker set's address.
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+    /// Second part.
+    #[serde(default = "default_component")]
+    pub component: String,
+    /// Third part.
+    #[serde(default = "default_endpoint")]
+    pub endpoint: String,
+    /// API surfaces, joined by `|`.
+    #[serde(default = "default_model_type")]
+    pub model_type: String,
+    /// Role in a prefill/decode deployment.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub worker_type: WorkerType,
+    /// Whether the engine speculates with EAGLE (block hashes look one token ahead).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub eagle: bool,
+    /// LoRA adapters that the worker serves as models of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lora_adapters: Vec<String>,
+    /// Longest prompt plus output, in tokens. Known, a longer prompt is refused here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<u64>,
+    /// The routing configuration that the worker wants for its set; absent = the frontend's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router_config: Option<RouterConfig>,
+}
+
+/// What a worker computes on, as registrations spell it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A CUDA GPU, or any other accelerator.
+    #[default]
+    Cuda,
+    /// The host's processors.
+    Cpu,
+}
+
+impl DeviceKind {
+    /// The class that selection tells apart.
+    #[must_use]
+    pub const fn class(self) -> DeviceClass {
+        match self {
+            Self::Cuda => DeviceClass::Accelerator,
+            Self::Cpu => DeviceClass::Cpu,
+        }
+    }
+}
+
+/// A worker description that cannot be used.
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum SpecError {
+    /// Not an absolute http URL.
+    #[error("url '{0}' is not usable; accepted is http://HOST:PORT, with a path if the server has a prefix")]
+    Url(String),
+    /// An event or replay endpoint that ZMQ does not take.
+    #[error("{field}: {error}")]
+    Endpoint {
+        /// Which field.
+        field: &'static str,
+        /// What is wrong with it.
+        error: EndpointError,
+    },
+    /// A block size that no engine has.
+    #[error("block_size: {0}")]
+    BlockSize(#[from] BlockSizeError),
+    /// A field that must not be empty.
+    #[error("{0} must not be empty")]
+    Empty(&'static str),
+    /// No ranks, or more than a worker has.
+    #[error("ranks = {0} is not usable; accepted are 1 to 1024")]
+    Ranks(u32),
+    /// A first rank past any real one.
+    #[error("first_rank = {0} is not usable; accepted are 0 to 65535")]
+    FirstRank(u32),
+    /// A replay endpoint without the events that it would complete.
+    #[error("kv_replay_endpoint needs kv_events_endpoint")]
+    ReplayWithoutEvents,
+}
+
+/// A [`WorkerSpec`] whose parts have been read and found usable.
+#[derive(Clone, Debug)]
+pub(super) struct CheckedSpec {
+    pub(super) url: Uri,
+    pub(super) card: Card,
+    pub(super) block_size: BlockSize,
+    pub(super) events: Option<EventEndpoint>,
+    pub(super) replay: Option<EventEndpoint>,
+}
+
+impl WorkerSpec {
+    /// A worker of `model` at `url`, everything else at its default.
+    #[must_use]
+    pub fn new(url: &str, model: &str) -> Self {
+        Self {
+            id: None,
+            url: url.to_owned(),
+            model: model.to_owned(),
+            block_size: default_block_size(),
+            kv_events_endpoint: None,
+            kv_replay_endpoint: None,
+            kv_events_direction: StreamDirection::default(),
+            first_rank: 0,
+            ranks: 1,
+            device: DeviceKind::default(),
+            namespace: default_namespace(),
+            component: default_component(),
+            endpoint: default_endpoint(),
+            model_type: default_model_type(),
+            worker_type: WorkerType::default(),
+            eagle: false,
+            lora_adapters: Vec::new(),
+            max_model_len: None,
+            router_config: None,
+        }
+    }
+
+    /// The part of the description that must be equal over a worker set's replicas.
+    #[must_use]
+    pub fn card(&self) -> Card {
+        Card {
+            model: self.model.clone(),
+            namespace: self.namespace.clone(),
+            component: self.component.clone(),
+            endpoint: self.endpoint.clone(),
+            model_type: self.model_type.clone(),
+            worker_type: self.worker_type,
+            block_size: self.block_size,
+            eagle: self.eagle,
+            lora_adapters: self.lora_adapters.clone(),
+            max_model_len: self.max_model_len,
+            router_config: self.router_config.clone(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<CheckedSpec, SpecError> {
+        for (name, value) in [("model", &self.model), ("namespace", &self.namespace)] {
+            if value.is_empty() {
+                return Err(SpecError::Empty(name));
+            }
+        }
+        if !(1..=1024).contains(&self.ranks) {
+            return Err(SpecError::Ranks(self.ranks));
+        }
+        if self.first_rank > 65_535 {
+            return Err(SpecError::FirstRank(self.first_rank));
+        }
+        if self.kv_replay_endpoint.is_some() && self.kv_events_endpoint.is_none() {
+            return Err(SpecError::ReplayWithoutEvents);
+        }
+        let url = self.base_url()?;
+        let host = url.host().unwrap_or("127.0.0.1");
+        let endpoint = |field, text: &Option<String>, direction| {
+            text.as_deref()
+                .map(|text| EventEndpoint::parse(text, host, direction))
+                .transpose()
+                .map_err(|error| SpecError::Endpoint { field, error })
+        };
+        let events = endpoint("kv_events_endpoint", &self.kv_events_endpoint, self.kv_events_direction)?;
+        // The replay socket is a ROUTER that the engine always binds.
+        let replay = endpoint("kv_replay_endpoint", &self.kv_replay_endpoint, StreamDirection::Connect)?;
+        let last_rank = self.first_rank + self.ranks - 1;
+        for (field, known) in [("kv_events_endpoint", &events), ("kv_replay_endpoint", &replay)] {
+            let ranks = known.as_ref().map(|endpoint| endpoint.of_rank(last_rank)).transpose();
+            ranks.map_err(|error| SpecError::Endpoint { field, error })?;
+        }
+        Ok(CheckedSpec {
+            card: self.card(),
+            block_size: BlockSize::new(self.block_size)?,
+            url: url.clone(),
+            events,
+            replay,
+        })
+    }
+
+    fn base_url(&self) -> Result<Uri, SpecError> {
+        let unusable = || SpecError::Url(self.url.clone());
+        let url: Uri = self.url.trim_end_matches('/').parse().map_err(|_| unusable())?;
+        // TLS towards workers is not built in; saying so beats sending a prompt in the clear to an https port.
+        if url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none() {
+            Ok(url)
+        } else {
+            Err(unusable())
+        }
+    }
+}
+
+fn default_block_size() -> u32 {
+    16
+}
+
+fn default_namespace() -> String {
+    "default".to_owned()
+}
+
+fn default_component() -> String {
+    "backend".to_owned()
+}
+
+fn default_endpoint() -> String {
+    "generate".to_owned()
+}
+
+fn default_model_type() -> String {
+    "chat|completions".to_owned()
+}
+
+fn one() -> u32 {
+    1
+}
+
+// serde hands `skip_serializing_if` a reference.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_one(ranks: &u32) -> bool {
+    *ranks == 1
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minimal_toml_worker_reads() {
+        let spec: WorkerSpec = toml::from_str("url = 'http://h:8000'\nmodel = 'm'").unwrap();
+        assert_eq!(spec, WorkerSpec::new("http://h:8000", "m"));
+        assert!(spec.check().is_ok());
+    }
+
+    #[test]
+    fn a_misspelt_key_is_named_with_its_line() {
+        let error = toml::from_str::<WorkerSpec>("url = 'http://h:1'\nmodel = 'm'\nkv_event = 'x'")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("kv_event") && error.contains("line 3"), "{error}");
+    }
+
+    #[test]
+    fn unusable_fields_are_named() {
+        let base = WorkerSpec::new("http://h:8000", "m");
+        let cases: [(WorkerSpec, &str); 7] = [
+            (WorkerSpec { url: "h:8000".into(), ..base.clone() }, "url"),
+            (WorkerSpec { url: "https://h:8000".into(), ..base.clone() }, "url"),
+            (WorkerSpec { model: String::new(), ..base.clone() }, "model"),
+            (WorkerSpec { block_size: 0, ..base.clone() }, "block_size"),
+            (WorkerSpec { ranks: 0, ..base.clone() }, "ranks"),
+            (WorkerSpec { kv_events_endpoint: Some("5557".into()), ..base.clone() }, "kv_events_endpoint"),
+            (
+                WorkerSpec { kv_replay_endpoint: Some("tcp://*:1".into()), ..base.clone() },
+                "kv_replay_endpoint",
+            ),
+        ];
+        for (spec, field) in cases {
+            let error = spec.check().unwrap_err().to_string();
+            assert!(error.contains(field), "{field}: {error}");
+        }
+    }
+}
