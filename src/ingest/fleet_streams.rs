@@ -1,0 +1,89 @@
+//! The fleet's event streams: opened and closed as ranks come and go.
+
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use parking_lot::Mutex;
+use tracing::error;
+
+use super::{
+    applier::Ingestor,
+    counters::IngestTotals,
+    handle::Stream,
+    index_sink::Source,
+    source::{Endpoint, Feed},
+    stream::StreamSettings,
+};
+use crate::{
+    fleet::{IndexKey, StreamDirection, StreamSource, StreamStatus, Streams},
+    index::IndexWriter,
+    slot::Slot,
+};
+
+/// Runs the streams of a fleet: an [`Ingestor`] per index, a [`Stream`] per rank that has one. Clones share
+/// them, so that one can go to the fleet and another to whoever reads the totals.
+#[derive(Clone, Default)]
+pub struct FleetStreams {
+    open: Arc<Mutex<Open>>,
+    settings: StreamSettings,
+}
+
+#[derive(Default)]
+struct Open {
+    ingestors: AHashMap<IndexKey, Ingestor>,
+    streams: AHashMap<Slot, Stream>,
+}
+
+impl FleetStreams {
+    /// No streams yet; those that come keep to `settings`.
+    #[must_use]
+    pub fn new(settings: StreamSettings) -> Self {
+        Self { open: Arc::default(), settings }
+    }
+
+    /// What all streams of all indexes have done.
+    #[must_use]
+    pub fn totals(&self) -> Vec<(IndexKey, IngestTotals)> {
+        let open = self.open.lock();
+        let totals = |(key, ingestor): (&IndexKey, &Ingestor)| (key.clone(), ingestor.counters().totals());
+        open.ingestors.iter().map(totals).collect()
+    }
+}
+
+impl Streams for FleetStreams {
+    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) {
+        match Ingestor::start(writers) {
+            Ok(ingestor) => {
+                self.open.lock().ingestors.insert(key.clone(), ingestor);
+            }
+            // `open` then refuses every worker of the model with the reason.
+            Err(error) => error!(%error, model = key.model, "no thread to apply KV events with"),
+        }
+    }
+
+    fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String> {
+        let mut open = self.open.lock();
+        let Some(ingestor) = open.ingestors.get(key) else {
+            return Err("the index of this model has no thread to apply KV events with".to_owned());
+        };
+        let StreamSource { slot, worker, rank, block_size, eagle, .. } = source;
+        let endpoint = match source.direction {
+            StreamDirection::Connect => Endpoint::connect(source.events),
+            StreamDirection::Bind => Endpoint::bind(source.events),
+        };
+        let feed = Feed { replay: source.replay, settings: self.settings, ..Feed::new(endpoint) };
+        let source = Source { slot, worker, rank, feed, block_size, eagle };
+        let stream = ingestor.open(source, status).map_err(|error| error.to_string())?;
+        open.streams.insert(slot, stream);
+        Ok(())
+    }
+
+    fn close(&self, key: &IndexKey, slot: Slot) {
+        // Joining the stream's thread comes before the retirement, so that nothing of it is queued after.
+        let stream = self.open.lock().streams.remove(&slot);
+        drop(stream);
+        if let Some(ingestor) = self.open.lock().ingestors.get(key) {
+            ingestor.retire(slot);
+        }
+    }
+}
