@@ -23,7 +23,7 @@ fn threads() -> usize {
 #[tokio::test]
 async fn a_dropped_engine_leaves_no_thread_behind() {
     let before = threads();
-    let encoder = Arc::new(Encoder::tiny());
+    let encoder = Arc::new(Encoder::tiny().unwrap());
     for _ in 0..3 {
         let engine = MockEngine::start(MockSettings::new(Arc::clone(&encoder))).await.unwrap();
         assert!(threads() > before, "the publisher has a thread of its own");

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 /// As fast as it goes, with a cache of 63 usable blocks of 16.
 pub fn settings() -> MockSettings {
-    let encoder = Arc::new(Encoder::tiny());
+    let encoder = Arc::new(Encoder::tiny().unwrap());
     MockSettings {
         model: "m".into(),
         loras: vec!["ad1".into()],

@@ -15,8 +15,9 @@ use crate::prompt::Encoder;
 /// # use std::sync::Arc;
 /// use kvroute::{prompt::Encoder, worker::mock::MockSettings};
 ///
-/// let encoder = Arc::new(Encoder::tiny());
+/// let encoder = Arc::new(Encoder::tiny()?);
 /// let settings = MockSettings { num_gpu_blocks: 64, max_model_len: 512, ..MockSettings::new(encoder) };
+/// # Ok::<(), kvroute::prompt::LoadError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct MockSettings {

@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn pieces_join_to_the_whole_text() {
-        let encoder = Encoder::tiny();
+        let encoder = Encoder::tiny().unwrap();
         let palette = palette(&encoder);
         assert!(!palette.is_empty());
         let mut draws = fastrand::Rng::with_seed(3);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_character_of_several_tokens_comes_out_whole() {
-        let encoder = Encoder::tiny();
+        let encoder = Encoder::tiny().unwrap();
         let mut detokenizer = Detokenizer::default();
         let text = "a\u{1F980}b";
         let tokens = encoder.encode_text(text, false).unwrap().tokens;

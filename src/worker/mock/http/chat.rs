@@ -47,12 +47,12 @@ impl Chat {
             ));
         }
         let input = ChatInput {
-            messages: &self.messages,
             tools: self.tools.as_ref(),
             chat_template_kwargs: self.chat_template_kwargs.as_ref(),
             add_generation_prompt: self.add_generation_prompt.unwrap_or(true),
             continue_final_message: self.continue_final_message,
             add_special_tokens: self.add_special_tokens,
+            ..ChatInput::new(&self.messages)
         };
         let encoded = app.settings.encoder.encode_chat(&input);
         let encoded = encoded.map_err(|error| ApiError::bad_request(Some("messages"), error.to_string()))?;
