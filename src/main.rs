@@ -1,2 +1,7 @@
-//! kvroute
-fn main() {}
+//! The `kvroute` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kvroute::cli::main()
+}

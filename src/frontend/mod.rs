@@ -1,1 +1,30 @@
-//! Room.
+//! The HTTP surface: OpenAI's API for clients, and the admin listener for operators.
+//!
+//! A request is read once ([`openai`]), gets its hints ([`hints`]) and tokens ([`prompts`]), is placed
+//! ([`place`]: hash, look up, admit) and forwarded ([`route`]). The admin listener asks the same placement
+//! and answers with the reasons instead ([`explain`]).
+//!
+//! The public listener tells a client nothing about the index or about other clients.
+
+mod admin;
+mod app;
+mod counters;
+mod error;
+mod explain;
+mod exposition;
+mod hints;
+mod openai;
+mod passthrough;
+mod place;
+mod prompts;
+mod public;
+mod route;
+mod server;
+mod settings;
+mod watch;
+
+pub use app::App;
+pub use counters::{Counters, Outcome, Surface};
+pub use prompts::Prompts;
+pub use server::{Frontend, StartError};
+pub use settings::FrontendSettings;

@@ -1,0 +1,89 @@
+//! The configuration file.
+//!
+//! ```toml
+//! [frontend]
+//! port = 8080
+//! router_mode = "kv"
+//!
+//! [[model]]
+//! name = "llama"
+//! tokenizer = "/models/llama"
+//!
+//! [[worker]]
+//! url = "http://10.0.0.5:8000"
+//! model = "llama"
+//! kv_events_endpoint = "tcp://*:5557"
+//! kv_replay_endpoint = "tcp://*:5558"
+//! ```
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::{frontend::FrontendArgs, router::RouterArgs};
+use crate::fleet::WorkerSpec;
+
+/// A file as it stands. Unknown keys are refused.
+#[derive(Deserialize, Default, Debug)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConfigFile {
+    /// The flags of `kvroute frontend`, by their names with underscores.
+    pub frontend: FrontendArgs,
+    /// The router flags, by their names with underscores.
+    pub router: RouterArgs,
+    /// Models and how their prompts become tokens.
+    pub model: Vec<ModelEntry>,
+    /// Workers that are there from the start.
+    pub worker: Vec<WorkerSpec>,
+}
+
+/// How the prompts of one model become tokens.
+#[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ModelEntry {
+    /// The model's name.
+    pub name: String,
+    /// Its `tokenizer.json`, or the model directory that holds it.
+    pub tokenizer: PathBuf,
+    /// A chat template that replaces the model's own.
+    #[serde(default)]
+    pub chat_template: Option<PathBuf>,
+}
+
+/// A file that cannot be used.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read the configuration file {path}: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is not what it should be; the message has line, column and key.
+    #[error("{path}: {error}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        error: Box<toml::de::Error>,
+    },
+}
+
+impl ConfigFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    pub fn read(path: &Path) -> Result<Self, FileError> {
+        let text =
+            fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })?;
+        toml::from_str(&text)
+            .map_err(|error| FileError::Parse { path: path.to_owned(), error: Box::new(error) })
+    }
+}

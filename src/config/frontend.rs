@@ -1,0 +1,263 @@
+//! The flags of `kvroute frontend`, and what they become.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use clap::Args;
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::{
+    file::{ConfigFile, FileError, ModelEntry},
+    router::RouterArgs,
+};
+use crate::{
+    fleet::{RouterConfig, WorkerSpec},
+    frontend::FrontendSettings,
+    select::Mode,
+};
+
+/// Flags of the frontend as given. The same names, with underscores, are the keys of `[frontend]` in a file.
+#[derive(Args, Deserialize, Clone, Debug, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct FrontendArgs {
+    /// Address that clients connect to [default: 0.0.0.0]
+    #[arg(long, env = "KVROUTE_HOST", value_name = "ADDRESS")]
+    pub host: Option<IpAddr>,
+    /// Port that clients connect to; 0 takes a free one [default: 8080]
+    #[arg(long, env = "KVROUTE_PORT")]
+    pub port: Option<u16>,
+    /// Address of the admin listener: metrics, explain, worker registration [default: 127.0.0.1]
+    #[arg(long, env = "KVROUTE_ADMIN_HOST", value_name = "ADDRESS")]
+    pub admin_host: Option<IpAddr>,
+    /// Port of the admin listener; 0 takes a free one [default: 9091]
+    #[arg(long, env = "KVROUTE_ADMIN_PORT", value_name = "PORT")]
+    pub admin_port: Option<u16>,
+    /// File with the token that the admin listener asks for (Authorization: Bearer ...); needed when it
+    /// listens beyond this machine
+    #[arg(long, env = "KVROUTE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+    /// Tokenizer of a model: tokenizer.json or the model directory; without MODEL= for every model
+    #[arg(long, value_name = "[MODEL=]PATH")]
+    pub tokenizer: Vec<String>,
+    /// Largest request body, in bytes [default: 20971520]
+    #[arg(long, env = "KVROUTE_MAX_BODY_BYTES", value_name = "BYTES")]
+    pub max_body_bytes: Option<usize>,
+    /// Seconds that open requests get to finish after SIGTERM or Ctrl-C [default: 30]
+    #[arg(long, env = "KVROUTE_DRAIN_TIMEOUT", value_name = "SECONDS")]
+    pub drain_timeout: Option<u64>,
+    /// Milliseconds to wait for a connection to a worker [default: 2000]
+    #[arg(long, env = "KVROUTE_CONNECT_TIMEOUT_MS", value_name = "MS")]
+    pub connect_timeout_ms: Option<u64>,
+    /// Seconds to wait for the first byte of a worker's answer; 0 = for ever [default: 0]
+    #[arg(long, env = "KVROUTE_FIRST_BYTE_TIMEOUT", value_name = "SECONDS")]
+    pub first_byte_timeout: Option<u64>,
+    /// Other workers to try when one cannot be reached [default: 2]
+    #[arg(long, env = "KVROUTE_RETRIES", value_name = "N")]
+    pub retries: Option<u32>,
+}
+
+/// Everything a frontend starts with.
+#[derive(Debug)]
+pub struct FrontendPlan {
+    /// The server's settings.
+    pub settings: FrontendSettings,
+    /// What worker sets inherit.
+    pub router: RouterConfig,
+    /// Workers that are there from the start.
+    pub workers: Vec<WorkerSpec>,
+    /// How each model's prompts become tokens; the entry named `*` is for all others.
+    pub models: Vec<ModelEntry>,
+}
+
+/// Flags, environment or file that do not make a frontend.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A router flag.
+    #[error("{0}")]
+    Router(String),
+    /// A `--worker` that does not read.
+    #[error(
+        "--worker '{text}': {problem}; accepted is url=http://HOST:PORT,model=NAME[,kv_events_endpoint=tcp://...]\
+         [,kv_replay_endpoint=tcp://...][,block_size=N][,id=N]..."
+    )]
+    Worker {
+        /// The flag's value.
+        text: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The admin listener would be open to the network.
+    #[error(
+        "--admin-host {0} is not a loopback address: give --admin-token-file FILE with a join token, or leave the admin \
+         listener on 127.0.0.1"
+    )]
+    OpenAdmin(IpAddr),
+    /// The token file.
+    #[error("--admin-token-file {path}: {problem}")]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl FrontendArgs {
+    /// Merges flags, environment and file into a plan.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn plan(
+        self,
+        router: RouterArgs,
+        workers: &[String],
+        file: Option<ConfigFile>,
+    ) -> Result<FrontendPlan, ConfigError> {
+        let file = file.unwrap_or_default();
+        let below = file.frontend;
+        let router = router.or(file.router).build(Mode::RoundRobin).map_err(ConfigError::Router)?;
+        let mut all = file.worker;
+        for text in workers {
+            all.push(parse_worker(text)?);
+        }
+        let mut models: Vec<_> =
+            self.tokenizer.iter().chain(&below.tokenizer).map(|text| parse_tokenizer(text)).collect();
+        models.extend(file.model);
+        let settings = self.settings(below)?;
+        Ok(FrontendPlan { settings, router, workers: all, models })
+    }
+
+    fn settings(self, below: Self) -> Result<FrontendSettings, ConfigError> {
+        let default = FrontendSettings::default();
+        let host = self.host.or(below.host).unwrap_or(default.public.ip());
+        let port = self.port.or(below.port).unwrap_or(default.public.port());
+        let admin_host = self.admin_host.or(below.admin_host).unwrap_or(default.admin.ip());
+        let admin_port = self.admin_port.or(below.admin_port).unwrap_or(default.admin.port());
+        let admin_token = match self.admin_token_file.or(below.admin_token_file) {
+            Some(path) => Some(read_token(path)?),
+            None if admin_host.is_loopback() => None,
+            None => return Err(ConfigError::OpenAdmin(admin_host)),
+        };
+        let seconds = |flag: Option<u64>, default: Duration| flag.map_or(default, Duration::from_secs);
+        let mut upstream = default.upstream;
+        if let Some(ms) = self.connect_timeout_ms.or(below.connect_timeout_ms) {
+            upstream.connect_timeout = Duration::from_millis(ms);
+        }
+        if let Some(secs) = self.first_byte_timeout.or(below.first_byte_timeout) {
+            upstream.first_byte_timeout = Duration::from_secs(secs);
+        }
+        Ok(FrontendSettings {
+            public: SocketAddr::new(host, port),
+            admin: SocketAddr::new(admin_host, admin_port),
+            admin_token,
+            max_body_bytes: self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes),
+            drain_timeout: seconds(self.drain_timeout.or(below.drain_timeout), default.drain_timeout),
+            retries: self.retries.or(below.retries).unwrap_or(default.retries),
+            upstream,
+        })
+    }
+}
+
+/// `[MODEL=]PATH`. A path may contain `=`; a model name before it may not contain `/`.
+fn parse_tokenizer(text: &str) -> ModelEntry {
+    let (name, path) = match text.split_once('=') {
+        Some((name, path)) if !name.starts_with(['/', '.']) => (name, path),
+        _ => ("*", text),
+    };
+    ModelEntry { name: name.to_owned(), tokenizer: PathBuf::from(path), chat_template: None }
+}
+
+/// `key=value,key=value`, with the keys of `[[worker]]`.
+fn parse_worker(text: &str) -> Result<WorkerSpec, ConfigError> {
+    let failed = |problem: String| ConfigError::Worker { text: text.to_owned(), problem };
+    let mut table = toml::Table::new();
+    for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+        let (key, value) =
+            part.split_once('=').ok_or_else(|| failed(format!("'{part}' is not key=value")))?;
+        let (key, value) = (key.trim().replace('-', "_"), value.trim());
+        let value = match value.parse::<i64>() {
+            Ok(number) => toml::Value::Integer(number),
+            Err(_) => toml::Value::String(value.to_owned()),
+        };
+        table.insert(key, value);
+    }
+    table.try_into().map_err(|error: toml::de::Error| failed(error.message().to_owned()))
+}
+
+fn read_token(path: PathBuf) -> Result<String, ConfigError> {
+    let problem = match fs::read_to_string(&path) {
+        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+        Ok(_) => "the file is empty; put the token on its first line".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(ConfigError::Token { path, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(file: &str, args: FrontendArgs, workers: &[&str]) -> Result<FrontendPlan, ConfigError> {
+        let workers: Vec<_> = workers.iter().map(|&text| text.to_owned()).collect();
+        args.plan(RouterArgs::default(), &workers, Some(toml::from_str(file).unwrap()))
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+        let file = "[frontend]\nport = 1\nadmin_port = 2\n[router]\nrouter_mode = 'kv'";
+        let args = FrontendArgs { port: Some(9), ..FrontendArgs::default() };
+        let plan = plan(file, args, &[]).unwrap();
+        assert_eq!(plan.settings.public.port(), 9);
+        assert_eq!(plan.settings.admin.port(), 2);
+        assert_eq!(plan.router.mode, Mode::Kv);
+        assert_eq!(plan.settings.max_body_bytes, FrontendSettings::default().max_body_bytes);
+    }
+
+    #[test]
+    fn workers_come_from_flags_and_file() {
+        let file = "[[worker]]\nurl = 'http://a:1'\nmodel = 'm'";
+        let plan = plan(
+            file,
+            FrontendArgs::default(),
+            &["url=http://b:2,model=m,kv-events-endpoint=tcp://*:5557,block_size=32"],
+        )
+        .unwrap();
+        assert_eq!(plan.workers.len(), 2);
+        assert_eq!(plan.workers[1].block_size, 32);
+        assert_eq!(plan.workers[1].kv_events_endpoint.as_deref(), Some("tcp://*:5557"));
+    }
+
+    #[test]
+    fn a_bad_worker_flag_says_what_is_accepted() {
+        for text in ["http://a:1", "url=http://a:1", "url=http://a:1,model=m,port=3"] {
+            let error = plan("", FrontendArgs::default(), &[text]).unwrap_err().to_string();
+            assert!(error.contains("--worker") && error.contains("accepted"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_admin_listener_beyond_this_machine_needs_a_token() {
+        let open = FrontendArgs { admin_host: Some([0, 0, 0, 0].into()), ..FrontendArgs::default() };
+        let error = plan("", open.clone(), &[]).unwrap_err().to_string();
+        assert!(error.contains("--admin-token-file"), "{error}");
+        let token = tempfile::NamedTempFile::new().unwrap();
+        fs::write(token.path(), "s3cret\n").unwrap();
+        let closed = FrontendArgs { admin_token_file: Some(token.path().into()), ..open };
+        assert_eq!(plan("", closed, &[]).unwrap().settings.admin_token.as_deref(), Some("s3cret"));
+    }
+
+    #[test]
+    fn a_tokenizer_may_name_its_model() {
+        assert_eq!(parse_tokenizer("m=/a/b").name, "m");
+        assert_eq!(parse_tokenizer("/a/b=c").name, "*");
+        assert_eq!(parse_tokenizer("./m").tokenizer, PathBuf::from("./m"));
+    }
+}

@@ -1,0 +1,95 @@
+//! The flags of `kvroute mock`.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+
+use clap::Args;
+
+use crate::{
+    prompt::{Encoder, LoadError},
+    worker::mock::{Endpoint, MockSettings},
+};
+
+/// Flags of a mock engine.
+#[derive(Args, Clone, Debug)]
+pub struct MockArgs {
+    /// Address that HTTP listens on; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
+    pub http: SocketAddr,
+    /// Name of the served model
+    #[arg(long, default_value = "mock", value_name = "NAME")]
+    pub model_name: String,
+    /// tokenizer.json or model directory [default: a small one of kvroute's own]
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<PathBuf>,
+    /// ZMQ endpoint that KV events are published on
+    #[arg(long, default_value = "tcp://*:5557", value_name = "ENDPOINT")]
+    pub kv_events_endpoint: String,
+    /// ZMQ endpoint that replays are asked for on
+    #[arg(long, default_value = "tcp://*:5558", value_name = "ENDPOINT")]
+    pub kv_replay_endpoint: String,
+    /// Speed and size of the engine
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Flags on the speed and size of mock engines, shared by `mock`, `up` and `drive`.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Mock engine")]
+pub struct EngineArgs {
+    /// Tokens per KV block
+    #[arg(long, default_value_t = 16, value_name = "TOKENS")]
+    pub block_size: u32,
+    /// Tokens that the KV cache of an engine holds
+    #[arg(long, default_value_t = 1_000_000, value_name = "TOKENS")]
+    pub engine_cache_tokens: u32,
+    /// Longest prompt plus output
+    #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
+    pub max_model_len: u32,
+    /// Prompt tokens that an engine computes per second
+    #[arg(long, default_value_t = 10_000.0, value_name = "N")]
+    pub prefill_tokens_per_second: f64,
+    /// Output tokens per second of each running request
+    #[arg(long, default_value_t = 50.0, value_name = "N")]
+    pub decode_tokens_per_second: f64,
+    /// All times of the engines are divided by this
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    pub engine_speedup: f64,
+}
+
+impl EngineArgs {
+    /// Settings of an engine of this size and speed, on free ports of this machine.
+    #[must_use]
+    pub fn settings(&self, encoder: Arc<Encoder>) -> MockSettings {
+        let blocks = self.engine_cache_tokens / self.block_size.max(1);
+        MockSettings {
+            block_size: self.block_size,
+            // One block more than fits the tokens: engines set one aside.
+            num_gpu_blocks: blocks.saturating_add(1),
+            max_model_len: self.max_model_len.min(blocks.saturating_mul(self.block_size)),
+            prefill_tokens_per_second: self.prefill_tokens_per_second,
+            decode_tokens_per_second: self.decode_tokens_per_second,
+            speedup: self.engine_speedup,
+            ..MockSettings::new(encoder)
+        }
+    }
+}
+
+impl MockArgs {
+    /// The settings they make.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be loaded.
+    pub fn settings(&self) -> Result<MockSettings, LoadError> {
+        let encoder = match &self.tokenizer {
+            Some(path) => Encoder::load(path, None)?,
+            None => Encoder::tiny()?,
+        };
+        Ok(MockSettings {
+            http: self.http,
+            model: self.model_name.clone(),
+            events: Some(Endpoint::new(self.kv_events_endpoint.clone())),
+            replay: Some(Endpoint::new(self.kv_replay_endpoint.clone())),
+            ..self.engine.settings(Arc::new(encoder))
+        })
+    }
+}

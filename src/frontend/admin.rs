@@ -1,0 +1,239 @@
+//! The admin listener: what operators and workers may ask.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, Path, Request, State},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use http::{HeaderMap, StatusCode, Uri, header};
+use serde_json::{Value, json};
+
+use super::{app::App, counters::Surface, error::ApiError, explain, exposition, openai::Fields, route};
+use crate::{
+    fleet::{RankMember, RegistrationError, SetView, WorkerSpec},
+    metrics::CONTENT_TYPE,
+    slot::WorkerId,
+};
+
+/// The admin routes.
+pub(super) fn router(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/health", get(health))
+        .route("/v1/route/explain", post(explain))
+        .route("/v1/chat/completions", post(query_chat))
+        .route("/v1/completions", post(query_completions))
+        .route("/v1/workers", get(list_workers).post(register))
+        .route("/v1/workers/{id}", get(show_worker).delete(leave))
+        .route("/v1/workers/{id}/heartbeat", post(heartbeat))
+        .route("/v1/workers/{id}/drain", post(drain))
+        .route("/v1/worker-sets", get(list_sets))
+        .fallback(unknown)
+        .layer(DefaultBodyLimit::max(app.settings.max_body_bytes))
+        .layer(middleware::from_fn_with_state(Arc::clone(app), require_token))
+        .with_state(Arc::clone(app))
+}
+
+/// Asks for the token, if there is one.
+async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    if let Some(token) = &app.settings.admin_token
+        && !bearer_is(request.headers(), token)
+    {
+        return ApiError::unauthorized(
+            "the admin listener asks for its token: send 'Authorization: Bearer TOKEN' with the content of \
+             --admin-token-file",
+        )
+        .into_response();
+    }
+    next.run(request).await
+}
+
+/// Compares in a time that does not depend on where the texts differ, so that the token cannot be guessed a
+/// character at a time.
+fn bearer_is(headers: &HeaderMap, token: &str) -> bool {
+    let given = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes);
+    let Some(given) = given.and_then(|value| value.strip_prefix(b"Bearer ")) else { return false };
+    let differing = given.iter().zip(token.as_bytes()).fold(0, |acc, (a, b)| acc | (a ^ b));
+    given.len() == token.len() && differing == 0
+}
+
+async fn unknown(uri: Uri) -> ApiError {
+    ApiError::not_found(format!(
+        "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, /v1/workers and GET \
+         /v1/worker-sets",
+        uri.path()
+    ))
+}
+
+async fn health() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Response {
+    match exposition::text(&app) {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(error) => ApiError::internal(format!("metrics: {error}")).into_response(),
+    }
+}
+
+/// Which surface a body belongs to: only a chat has `messages`.
+async fn explain(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
+    let surface = match Fields::parse(&body) {
+        Ok(fields) if fields.raw("messages").is_some() => Surface::Chat,
+        Ok(_) => Surface::Completions,
+        Err(error) => return error.into_response(),
+    };
+    match explain::explain(&app, surface, &headers, &body).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn query_chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
+    query(&app, Surface::Chat, &headers, &body).await
+}
+
+async fn query_completions(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
+    query(&app, Surface::Completions, &headers, &body).await
+}
+
+async fn query(app: &App, surface: Surface, headers: &HeaderMap, body: &Bytes) -> Response {
+    match route::query_instance(app, surface, headers, body).await {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// How long a worker stays without a heartbeat if its registration says nothing (`lease_secs`).
+const DEFAULT_LEASE_SECS: f64 = 10.0;
+
+async fn register(State(app): State<Arc<App>>, body: Bytes) -> Response {
+    let (spec, lease) = match read_registration(&body) {
+        Ok(read) => read,
+        Err(error) => return error.into_response(),
+    };
+    let fleet = Arc::clone(&app.fleet);
+    // Opening streams starts threads: not on a thread that serves requests.
+    let registered = tokio::task::spawn_blocking(move || fleet.register(spec, Some(lease))).await;
+    match registered {
+        Ok(Ok(id)) => {
+            let body = json!({ "id": id.0, "lease_secs": lease.as_secs_f64() });
+            (StatusCode::CREATED, Json(body)).into_response()
+        }
+        Ok(Err(error @ (RegistrationError::Conflict { .. } | RegistrationError::IdTaken { .. }))) => {
+            ApiError::conflict(error.to_string()).into_response()
+        }
+        Ok(Err(error)) => ApiError::bad_request(error.to_string()).into_response(),
+        Err(error) => ApiError::internal(error.to_string()).into_response(),
+    }
+}
+
+fn read_registration(body: &[u8]) -> Result<(WorkerSpec, Duration), ApiError> {
+    let fields = Fields::parse(body)?;
+    let lease_secs: Option<f64> = fields.get("lease_secs")?;
+    let lease_secs = lease_secs.unwrap_or(DEFAULT_LEASE_SECS);
+    if !(1.0..=3600.0).contains(&lease_secs) {
+        return Err(ApiError::bad_field("lease_secs", "lease_secs must be between 1 and 3600"));
+    }
+    let spec = serde_json::from_slice(&fields.rewrite("lease_secs", None))
+        .map_err(|error| ApiError::bad_request(format!("not a worker: {error}")))?;
+    Ok((spec, Duration::from_secs_f64(lease_secs)))
+}
+
+async fn heartbeat(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+    found(id, app.fleet.heartbeat(WorkerId(id)))
+}
+
+async fn drain(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+    found(id, app.fleet.drain(WorkerId(id)))
+}
+
+async fn leave(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+    let fleet = Arc::clone(&app.fleet);
+    let known = tokio::task::spawn_blocking(move || fleet.remove(WorkerId(id))).await;
+    found(id, known.unwrap_or(false))
+}
+
+fn found(id: u64, known: bool) -> Response {
+    if known {
+        Json(json!({ "id": id, "status": "ok" })).into_response()
+    } else {
+        ApiError::not_found(format!("there is no worker {id}; it has to register (POST /v1/workers)"))
+            .into_response()
+    }
+}
+
+async fn list_workers(State(app): State<Arc<App>>) -> Json<Value> {
+    let view = app.fleet.view();
+    let workers: Vec<_> = view.members().map(|(set, member)| rank_object(&app, set, member)).collect();
+    Json(json!({ "generation": view.generation, "workers": workers }))
+}
+
+async fn show_worker(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+    let view = app.fleet.view();
+    let ranks: Vec<_> = view
+        .members()
+        .filter(|(_, member)| member.worker.id.0 == id)
+        .map(|(set, member)| rank_object(&app, set, member))
+        .collect();
+    if ranks.is_empty() { found(id, false) } else { Json(json!({ "ranks": ranks })).into_response() }
+}
+
+/// One rank: who it is, how it stands, how busy it is, and how far its event stream got.
+fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
+    let load = set.selector.loads().get(member.slot);
+    let totals = member.status.totals();
+    let blocks = set.index.blocks(member.slot);
+    json!({
+        "id": member.worker.id.0,
+        "rank": member.rank.0,
+        "url": member.worker.url.to_string(),
+        "worker_set": set.key.to_string(),
+        "model": set.key.model,
+        "excluded": member.worker.exclusion(app.fleet.now_ms()).map(crate::select::Exclusion::name),
+        "stream": {
+            "state": member.status.state().name(),
+            "cursor": member.status.cursor(),
+            "endpoint": member.worker.spec.kv_events_endpoint,
+            "batches": totals.batches,
+            "gaps": totals.gaps,
+            "replays": totals.replays,
+            "restarts": totals.restarts,
+            "rejected_batches": totals.rejected_batches,
+            "lag_ms": totals.lag_ms,
+        },
+        "cached_blocks": { "gpu": blocks[0], "host": blocks[1], "disk": blocks[2], "external": blocks[3] },
+        "load": {
+            "requests": load.requests,
+            "prefill_tokens": load.prefill_tokens,
+            "decode_blocks": load.decode_blocks,
+        },
+    })
+}
+
+async fn list_sets(State(app): State<Arc<App>>) -> Json<Value> {
+    let view = app.fleet.view();
+    let sets: Vec<_> = view
+        .sets
+        .iter()
+        .map(|set| {
+            json!({
+                "worker_set": set.key.to_string(),
+                "model": set.key.model,
+                "worker_type": set.key.worker_type.name(),
+                "block_size": set.block_size.get(),
+                "workers": set.worker_count(),
+                "ranks": set.members.len(),
+                "router_config": &*set.config,
+                "router_config_from": set.source.name(),
+                "tokens_from": app.prompts.source(&set.key.model).name(),
+            })
+        })
+        .collect();
+    Json(json!({ "generation": view.generation, "worker_sets": sets }))
+}

@@ -1,0 +1,129 @@
+//! Errors as clients see them: a status, and the body that OpenAI's clients parse.
+
+use axum::{
+    Json,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// An answer that is an error of the router's own.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    /// What was wrong and what is accepted, for a person.
+    pub(crate) message: String,
+    /// OpenAI's `type`.
+    kind: &'static str,
+    /// The field at fault.
+    param: Option<String>,
+    /// OpenAI's `code`, for programs.
+    code: Option<&'static str>,
+    retry_after_secs: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, message, kind, param: None, code: None, retry_after_secs: None }
+    }
+
+    /// 400: the request cannot be served as it is, by anybody.
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// 400 for one field.
+    pub(crate) fn bad_field(param: &str, message: impl Into<String>) -> Self {
+        Self { param: Some(param.to_owned()), ..Self::bad_request(message) }
+    }
+
+    /// 400: prompt and output do not fit the model.
+    pub(crate) fn context_length(message: impl Into<String>) -> Self {
+        Self { code: Some("context_length_exceeded"), ..Self::bad_field("messages", message) }
+    }
+
+    /// 401: the admin listener wants its token.
+    pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
+    }
+
+    /// 404.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+    }
+
+    /// 404 for a model nobody serves.
+    pub(crate) fn model_not_found(model: &str, served: &[&str]) -> Self {
+        let served = if served.is_empty() { "none yet".to_owned() } else { served.join(", ") };
+        let message = format!("the model '{model}' does not exist; models served here: {served}");
+        Self { param: Some("model".to_owned()), code: Some("model_not_found"), ..Self::not_found(message) }
+    }
+
+    /// 405.
+    pub(crate) fn method_not_allowed(method: &str, path: &str, accepted: &str) -> Self {
+        let message = format!("{method} is not accepted on {path}; use {accepted}");
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    }
+
+    /// 409.
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "invalid_request_error", message)
+    }
+
+    /// 413.
+    pub(crate) fn too_large(limit: usize) -> Self {
+        let message = format!("the request body is larger than {limit} bytes (--max-body-bytes)");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// 503: nobody can take the request now.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            retry_after_secs: Some(1),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", message)
+        }
+    }
+
+    /// 529, or what the operator chose in its place: everybody could, but is too busy.
+    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
+        let status = StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        Self { retry_after_secs: Some(1), ..Self::new(status, "overloaded_error", message) }
+    }
+
+    /// 502 or 504: a worker failed before it answered.
+    pub(crate) fn upstream(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, "upstream_error", message)
+    }
+
+    /// 500: something of ours broke.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+    }
+
+    fn body(&self) -> Value {
+        let body =
+            Body { message: &self.message, kind: self.kind, param: self.param.as_deref(), code: self.code };
+        json!({ "error": body })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(seconds) = self.retry_after_secs {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

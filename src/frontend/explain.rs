@@ -1,0 +1,133 @@
+//! `POST /v1/route/explain`: where would this request go, and why not elsewhere?
+//!
+//! The body is that of a chat or a completion. Nothing is sent and nothing is booked.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::{app::App, counters::Surface, error::ApiError, route};
+use crate::{
+    fleet::SetView,
+    select::{Choice, Refusal, Row},
+};
+
+/// Answers one question.
+pub(super) async fn explain(
+    app: &App,
+    surface: Surface,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Value, ApiError> {
+    let asked = route::ask(app, surface, headers, body).await?;
+    let set = &asked.set;
+    let mut answer = json!({
+        "model": set.key.model,
+        "worker_set": set.key.to_string(),
+        "router_mode": set.config.mode.name(),
+        "router_config_from": set.source.name(),
+        "prompt_tokens": asked.prompt.tokens.ids.len(),
+        "prompt_complete": asked.prompt.tokens.complete,
+        "tokens_from": asked.prompt.tokens.source.name(),
+        "block_size": set.block_size.get(),
+    });
+    if let Some(problem) = &asked.prompt.tokens.problem {
+        answer["tokens_problem"] = json!(problem);
+    }
+    app.dry_run(set, &asked.prompt, &asked.hints, |outcome, rows, blocks| {
+        answer["prompt_blocks"] = json!(blocks);
+        describe(&mut answer, set, outcome, rows);
+    });
+    Ok(answer)
+}
+
+fn describe(answer: &mut Value, set: &SetView, outcome: Result<Choice, Refusal>, rows: &[Row]) {
+    let chosen = match outcome {
+        Ok(choice) => {
+            answer["choice"] = json!({
+                "worker_id": choice.worker.0,
+                "dp_rank": choice.rank.0,
+                "overlap_blocks": choice.overlap.total(),
+                "cached_tokens": choice.cached_tokens,
+                "cost": choice.cost,
+            });
+            Some(choice)
+        }
+        Err(refusal) => {
+            answer["refusal"] = json!({ "reason": refusal.name(), "message": refusal.to_string() });
+            None
+        }
+    };
+    let candidates: Vec<_> = rows
+        .iter()
+        .enumerate()
+        .map(|(position, row)| {
+            let mut object = row_object(set, row);
+            object["why"] = json!(why(position, row, chosen.as_ref(), rows));
+            object
+        })
+        .collect();
+    answer["candidates"] = json!(candidates);
+}
+
+fn row_object(set: &SetView, row: &Row) -> Value {
+    let overlap = |o: crate::index::Overlap| json!({ "gpu": o.gpu, "host": o.host, "disk": o.disk, "external": o.external });
+    let member = set.by_slot(row.slot);
+    let mut object = json!({
+        "worker_id": row.worker.0,
+        "dp_rank": row.rank.0,
+        "url": member.map(|member| member.worker.url.to_string()),
+        "overlap_blocks": overlap(row.overlap),
+        "cached_tokens": row.cached_tokens,
+        "load": {
+            "requests": row.load.requests,
+            "prefill_tokens": row.load.prefill_tokens,
+            "decode_blocks": row.load.decode_blocks,
+            "new_blocks": row.new_blocks,
+        },
+        "excluded": row.exclusion.map(crate::select::Exclusion::name),
+    });
+    if let Some(withheld) = row.withheld {
+        object["withheld_overlap_blocks"] = overlap(withheld);
+        object["withheld_because"] = json!(member.map(|member| member.status.state().name()));
+    }
+    if let Some(cost) = &row.cost {
+        object["cost"] = cost_object(cost);
+    }
+    object
+}
+
+fn cost_object(cost: &crate::select::cost::Cost) -> Value {
+    json!({ "total": cost.total, "terms": format!("{cost:?}") })
+}
+
+/// One sentence on why this candidate won or lost.
+fn why(position: usize, row: &Row, choice: Option<&Choice>, rows: &[Row]) -> String {
+    if let Some(exclusion) = row.exclusion {
+        return format!("excluded: {exclusion}");
+    }
+    let Some(choice) = choice else { return "not reached: the request was refused".to_owned() };
+    if choice.row == position {
+        return format!("chosen by {}", choice.mode);
+    }
+    let winner = &rows[choice.row];
+    match (&row.cost, &winner.cost) {
+        (Some(own), Some(best)) if own.total > best.total => format!(
+            "costs {:.2} blocks more than the chosen one: {} blocks overlap against {}, {} prefill tokens waiting \
+             against {}, {} decode blocks against {}",
+            own.total - best.total,
+            row.overlap.total(),
+            winner.overlap.total(),
+            row.load.prefill_tokens,
+            winner.load.prefill_tokens,
+            row.load.decode_blocks,
+            winner.load.decode_blocks,
+        ),
+        (Some(_), Some(_)) => "costs the same; ties are drawn".to_owned(),
+        _ if row.load.requests != winner.load.requests => format!(
+            "{} requests in flight against the chosen one's {}",
+            row.load.requests, winner.load.requests
+        ),
+        _ => format!("not picked by {}", choice.mode),
+    }
+}

@@ -1,0 +1,351 @@
+//! The numbers of a frontend, written to the metrics page when it is scraped.
+
+use std::{
+    fmt::{self, Debug},
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use super::{
+    app::App,
+    counters::{Outcome, Surface},
+    prompts::TokenSource,
+};
+use crate::{
+    event::Tier,
+    fleet::{FleetView, RankMember, SetView, StreamState},
+    metrics::{Exposition, Labels, Page, Source},
+};
+
+/// The page as text.
+pub(super) fn text(app: &Arc<App>) -> Result<String, fmt::Error> {
+    let mut page = Exposition::new();
+    page.add(Numbers(Arc::clone(app)));
+    page.text()
+}
+
+struct Numbers(Arc<App>);
+
+impl Debug for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Numbers")
+    }
+}
+
+impl Source for Numbers {
+    fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        let app = &self.0;
+        let view = app.fleet.view();
+        requests(app, page)?;
+        choices(app, page)?;
+        stages(app, page)?;
+        sets(app, &view, page)?;
+        Ranks::of(&view).write(page)?;
+        indexes(&view, page)?;
+        events(app, page)
+    }
+}
+
+fn requests(app: &App, page: &mut Page<'_>) -> fmt::Result {
+    let counters = &app.counters;
+    page.gauge("requests_in_flight", "Requests being served now", app.in_flight())?;
+    let names =
+        |surface: Surface, outcome: Outcome| [("surface", surface.name()), ("outcome", outcome.name())];
+    let values: Vec<_> = counters.requests().map(|(s, o, count)| (names(s, o), count)).collect();
+    let values = values.iter().map(|(labels, count)| (&labels[..], *count));
+    page.counters("requests", "Requests finished, by API and outcome", values)?;
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+    page.counter("retries", "Requests tried on another worker", load(&counters.retries))?;
+    page.counter(
+        "untokenised_requests",
+        "Requests routed by load alone because nobody could tell their tokens",
+        load(&counters.untokenised),
+    )?;
+    page.counter("unknown_hint_keys", "Keys of nvext that nobody reads", load(&counters.unknown_hints))?;
+    page.counter(
+        "reported_answers",
+        "Answers whose usage said how many prompt tokens were cached",
+        load(&counters.reported),
+    )?;
+    page.counter(
+        "reported_prompt_tokens",
+        "Prompt tokens of those answers",
+        load(&counters.reported_prompt_tokens),
+    )?;
+    page.counter(
+        "reported_cached_tokens",
+        "Cached prompt tokens of those answers",
+        load(&counters.reported_cached_tokens),
+    )
+}
+
+fn choices(app: &App, page: &mut Page<'_>) -> fmt::Result {
+    let counters = &app.counters;
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+    page.counter("choices", "Workers chosen", load(&counters.choices))?;
+    page.counter("choice_candidates", "Eligible candidates, over all choices", load(&counters.candidates))?;
+    page.counter("choice_prompt_blocks", "Full blocks of the prompts routed", load(&counters.prompt_blocks))?;
+    page.counter(
+        "choice_overlap_blocks",
+        "Blocks of those that the chosen worker was credited with",
+        load(&counters.overlap_blocks),
+    )?;
+    let cost = load(&counters.cost_thousandths) as f64 / 1000.0;
+    page.counter("choice_cost_blocks", "Cost of the chosen workers, in blocks (mode kv)", cost)?;
+    by_reason(page, "exclusions", "Candidates that could not be chosen", counters.exclusions())?;
+    by_reason(page, "refusals", "Requests that got no worker", counters.refusals())
+}
+
+fn by_reason(
+    page: &mut Page<'_>,
+    name: &str,
+    help: &str,
+    counts: impl Iterator<Item = (&'static str, u64)>,
+) -> fmt::Result {
+    let counts: Vec<_> = counts.map(|(reason, count)| ([("reason", reason)], count)).collect();
+    page.counters(name, help, counts.iter().map(|(labels, count)| (&labels[..], *count)))
+}
+
+fn stages(app: &App, page: &mut Page<'_>) -> fmt::Result {
+    let counters = &app.counters;
+    for (name, help, histogram) in [
+        ("tokenise_seconds", "From a request's body to its tokens", &counters.tokenise),
+        ("hash_seconds", "From tokens to block hashes", &counters.hash),
+        ("lookup_seconds", "The index lookup", &counters.lookup),
+        ("admit_seconds", "Reading loads, deciding and booking", &counters.admit),
+        (
+            "time_to_first_byte_seconds",
+            "From a request's last byte in to its answer's first byte out",
+            &counters.first_byte,
+        ),
+    ] {
+        page.histogram(name, help, &histogram.snapshot())?;
+    }
+    Ok(())
+}
+
+fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
+    page.gauge(
+        "fleet_generation",
+        "Goes up with every change of the fleet",
+        i64::try_from(view.generation).unwrap_or(i64::MAX),
+    )?;
+    let names: Vec<_> = view.sets.iter().map(|set| (set, set.key.to_string())).collect();
+    let labels: Vec<_> = names
+        .iter()
+        .map(|(set, name)| {
+            [
+                ("worker_set", name.as_str()),
+                ("model", set.key.model.as_str()),
+                ("router_mode", set.config.mode.name()),
+                ("router_config_from", set.source.name()),
+            ]
+        })
+        .collect();
+    page.gauges(
+        "worker_set_info",
+        "Worker sets and their routing configuration",
+        labels.iter().map(|labels| (&labels[..], 1)),
+    )?;
+    let sources: Vec<_> = view
+        .sets
+        .iter()
+        .map(|set| {
+            let source = app.prompts.source(&set.key.model);
+            let by_load = i64::from(source == TokenSource::Nobody);
+            ([("model", set.key.model.as_str())], by_load)
+        })
+        .collect();
+    page.gauges(
+        "model_untokenised",
+        "1 if a model is routed by load alone because nobody can tell its prompts' tokens",
+        sources.iter().map(|(labels, value)| (&labels[..], *value)),
+    )
+}
+
+/// Every rank with its labels written out.
+struct Ranks<'a> {
+    ranks: Vec<(&'a SetView, &'a RankMember, [String; 2])>,
+}
+
+impl<'a> Ranks<'a> {
+    fn of(view: &'a FleetView) -> Self {
+        let ranks = view.members().map(|(set, member)| {
+            (&**set, &**member, [member.worker.id.to_string(), member.rank.to_string()])
+        });
+        Self { ranks: ranks.collect() }
+    }
+
+    fn labels(&self) -> Vec<[(&str, &str); 3]> {
+        self.ranks
+            .iter()
+            .map(|(set, _, [worker, rank])| {
+                [("worker", worker.as_str()), ("rank", rank), ("model", &set.key.model)]
+            })
+            .collect()
+    }
+
+    fn gauge(
+        &self,
+        page: &mut Page<'_>,
+        name: &str,
+        help: &str,
+        value: impl Fn(&SetView, &RankMember) -> f64,
+    ) -> fmt::Result {
+        let labels = self.labels();
+        let values = self.ranks.iter().zip(&labels);
+        page.gauges(name, help, values.map(|((set, member, _), l)| (&l[..], value(set, member))))
+    }
+
+    fn counter(
+        &self,
+        page: &mut Page<'_>,
+        name: &str,
+        help: &str,
+        value: impl Fn(&RankMember) -> u64,
+    ) -> fmt::Result {
+        let labels = self.labels();
+        let values = self.ranks.iter().zip(&labels);
+        page.counters(name, help, values.map(|((_, member, _), l)| (&l[..], value(member))))
+    }
+
+    fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        let load = |set: &SetView, member: &RankMember| set.selector.loads().get(member.slot);
+        self.gauge(page, "worker_requests", "Requests in flight", |set, member| {
+            f64::from(load(set, member).requests)
+        })?;
+        self.gauge(page, "worker_prefill_tokens", "Prompt tokens outstanding", |set, member| {
+            load(set, member).prefill_tokens as f64
+        })?;
+        self.gauge(page, "worker_decode_blocks", "Blocks that requests use", |set, member| {
+            load(set, member).decode_blocks as f64
+        })?;
+        self.gauge(page, "worker_event_lag_seconds", "Age of the last event batch when applied", |_, m| {
+            m.status.totals().lag_ms as f64 / 1000.0
+        })?;
+        self.gauge(page, "worker_routable", "1 if it takes new requests", |_, member| {
+            f64::from(u8::from(!member.worker.draining.load(Relaxed)))
+        })?;
+        self.counter(page, "worker_chosen", "Requests sent there", |m| m.chosen.load(Relaxed))?;
+        self.counter(page, "worker_prompt_tokens", "Prompt tokens reported", |m| {
+            m.prompt_tokens.load(Relaxed)
+        })?;
+        self.counter(page, "worker_cached_tokens", "Of those, reported as cached", |m| {
+            m.cached_tokens.load(Relaxed)
+        })?;
+        self.counter(page, "worker_event_batches", "Event batches applied", |m| m.status.totals().batches)?;
+        self.counter(page, "worker_event_gaps", "Times that batches were missing", |m| {
+            m.status.totals().gaps
+        })?;
+        self.counter(page, "worker_event_replays", "Replays asked for", |m| m.status.totals().replays)?;
+        self.counter(page, "worker_restarts", "New incarnations recognised", |m| m.status.totals().restarts)?;
+        self.counter(page, "worker_unreadable_batches", "Batches that could not be read", |m| {
+            m.status.totals().rejected_batches
+        })?;
+        self.stream_states(page)?;
+        self.cached_blocks(page)
+    }
+
+    fn stream_states(&self, page: &mut Page<'_>) -> fmt::Result {
+        let labels = self.labels();
+        let rows: Vec<_> = self
+            .ranks
+            .iter()
+            .zip(&labels)
+            .flat_map(|((_, member, _), labels)| {
+                let now = member.status.state();
+                StreamState::ALL.into_iter().map(move |state| {
+                    let [worker, rank, model] = *labels;
+                    ([worker, rank, model, ("state", state.name())], i64::from(state == now))
+                })
+            })
+            .collect();
+        page.gauges(
+            "worker_stream_state",
+            "1 for the state that the event stream is in",
+            rows.iter().map(|(labels, value)| (labels as Labels<'_>, *value)),
+        )
+    }
+
+    fn cached_blocks(&self, page: &mut Page<'_>) -> fmt::Result {
+        let labels = self.labels();
+        let rows: Vec<_> = self
+            .ranks
+            .iter()
+            .zip(&labels)
+            .flat_map(|((set, member, _), labels)| {
+                let blocks = set.index.blocks(member.slot);
+                Tier::ALL.into_iter().map(move |tier| {
+                    let [worker, rank, model] = *labels;
+                    let count = i64::try_from(blocks[tier.index()]).unwrap_or(i64::MAX);
+                    ([worker, rank, model, ("tier", tier.name())], count)
+                })
+            })
+            .collect();
+        page.gauges(
+            "worker_cached_blocks",
+            "Blocks that the index holds for it",
+            rows.iter().map(|(labels, value)| (labels as Labels<'_>, *value)),
+        )
+    }
+}
+
+fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
+    let mut seen: Vec<&str> = Vec::new();
+    let mut rows = Vec::new();
+    for set in &view.sets {
+        // Sets of one model share an index, which shall be shown once.
+        if seen.contains(&set.key.model.as_str()) {
+            continue;
+        }
+        seen.push(&set.key.model);
+        rows.push(([("model", set.key.model.as_str())], set.index.totals()));
+    }
+    let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let places = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.places)));
+    page.gauges("index_places", "Distinct blocks in the index", places)?;
+    let pending = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.pending)));
+    page.gauges("index_pending_blocks", "Blocks that wait for a parent, never credited", pending)?;
+    let dropped = rows.iter().map(|(labels, of)| (&labels[..], of.dropped));
+    page.counters("index_dropped_blocks", "Waiting blocks given up at the limit", dropped)
+}
+
+fn events(app: &App, page: &mut Page<'_>) -> fmt::Result {
+    let mut kinds = [("stored", 0), ("removed", 0), ("cleared", 0)];
+    let mut blocks =
+        [("stored", 0), ("already", 0), ("pending", 0), ("removed", 0), ("unknown", 0), ("cleared", 0)];
+    let mut problems = [("bad_message", 0), ("unreadable_batch", 0), ("foreign_rank_batch", 0)];
+    let mut rejected: Vec<(&'static str, u64)> = Vec::new();
+    for (_, of) in app.streams.totals() {
+        add(&mut kinds, [of.stored_events, of.removed_events, of.cleared_events]);
+        let b = of.blocks;
+        add(&mut blocks, [b.stored, b.already, b.pending, b.removed, b.unknown, b.cleared]);
+        add(&mut problems, [of.bad_messages, of.unreadable_batches, of.foreign_rank_batches]);
+        for (reason, count) in of.rejected {
+            match rejected.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, sum)) => *sum += count,
+                None => rejected.push((reason, count)),
+            }
+        }
+    }
+    labelled(page, "events", "KV events applied, by kind", "kind", &kinds)?;
+    labelled(page, "event_blocks", "Blocks of those events, by what became of them", "result", &blocks)?;
+    labelled(page, "event_problems", "Messages and events that could not be used", "problem", &problems)?;
+    labelled(page, "events_rejected", "Events that the index must not see", "reason", &rejected)
+}
+
+fn add<const N: usize>(sums: &mut [(&str, u64); N], more: [u64; N]) {
+    for ((_, sum), more) in sums.iter_mut().zip(more) {
+        *sum += more;
+    }
+}
+
+fn labelled(
+    page: &mut Page<'_>,
+    name: &str,
+    help: &str,
+    label: &str,
+    counts: &[(&'static str, u64)],
+) -> fmt::Result {
+    let rows: Vec<_> = counts.iter().map(|&(value, count)| ([(label, value)], count)).collect();
+    page.counters(name, help, rows.iter().map(|(labels, count)| (&labels[..], *count)))
+}

@@ -1,0 +1,173 @@
+//! What a request may say about its own routing: pins, salts and the metadata it wants back.
+//!
+//! Hints come in `nvext` (Dynamo's extension object, consumed here) and in headers, which win. A malformed
+//! header is an absent one, as Dynamo has it; a malformed `nvext` is a 400 that names the key.
+
+use http::{HeaderMap, header::AsHeaderName};
+use serde::Deserialize;
+
+use super::{error::ApiError, openai::Fields};
+use crate::{
+    select::{Pin, PinField},
+    slot::{Rank, WorkerId},
+};
+
+/// The keys of `nvext` that are honoured. Others are ignored, and counted.
+#[derive(Deserialize, Default, Debug)]
+#[serde(default)]
+struct Nvext {
+    backend_instance_id: Option<u64>,
+    decode_worker_id: Option<u64>,
+    dp_rank: Option<u32>,
+    cache_salt: Option<String>,
+    extra_fields: Vec<String>,
+    annotations: Vec<String>,
+}
+
+/// Keys of `nvext` that this router reads.
+const KNOWN_KEYS: [&str; 6] =
+    ["backend_instance_id", "decode_worker_id", "dp_rank", "cache_salt", "extra_fields", "annotations"];
+
+/// The hints of one request.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Hints {
+    /// Where the request must go.
+    pub(super) pin: Option<Pin>,
+    /// Cache namespace asked for by header or `nvext`; the engine has to be told.
+    pub(super) cache_salt: Option<String>,
+    /// Which metadata the response shall carry.
+    pub(super) metadata: Metadata,
+    /// The request only asks where it would go (`query_instance_id`).
+    pub(super) query_only: bool,
+    /// Whether the body carries an `nvext`, which the engine must not see.
+    pub(super) has_nvext: bool,
+    /// Keys of `nvext` that nobody reads.
+    pub(super) unknown_keys: Vec<String>,
+}
+
+/// Response metadata, by opt-in (`nvext.extra_fields`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Metadata {
+    /// Which worker served.
+    pub(super) worker_id: bool,
+    /// How long the parts took.
+    pub(super) timing: bool,
+}
+
+impl Metadata {
+    pub(super) const fn any(self) -> bool {
+        self.worker_id || self.timing
+    }
+}
+
+impl Hints {
+    /// Reads the hints of a request.
+    ///
+    /// # Errors
+    /// 400 for an `nvext` of the wrong shape, or a rank without a worker.
+    pub(super) fn read(headers: &HeaderMap, fields: &Fields<'_>) -> Result<Self, ApiError> {
+        let nvext: Nvext = fields.get("nvext")?.unwrap_or_default();
+        // The header sets both fields, and the decode worker is the one that an aggregated request asks for.
+        let worker = first_number(headers, &["x-dynamo-worker-instance-id", "x-worker-instance-id"])
+            .or(nvext.decode_worker_id)
+            .map(|worker| (worker, PinField::DecodeWorkerId))
+            .or(nvext.backend_instance_id.map(|worker| (worker, PinField::BackendInstanceId)));
+        let rank = first_number(headers, &["x-dynamo-dp-rank", "x-dp-rank", "x-data-parallel-rank"])
+            .and_then(|rank| u32::try_from(rank).ok())
+            .or(nvext.dp_rank);
+        let pin = match (worker, rank) {
+            (Some((worker, field)), rank) => {
+                Some(Pin { worker: WorkerId(worker), rank: rank.map(Rank), field })
+            }
+            (None, Some(_)) => {
+                return Err(ApiError::bad_field(
+                    "nvext.dp_rank",
+                    "a dp_rank needs the worker it belongs to: set nvext.backend_instance_id or the header \
+                     x-dynamo-worker-instance-id",
+                ));
+            }
+            (None, None) => None,
+        };
+        let wants = |name: &str| nvext.extra_fields.iter().any(|field| field == name);
+        Ok(Self {
+            pin,
+            cache_salt: text(headers, "x-tenant-id").or(nvext.cache_salt).filter(|salt| !salt.is_empty()),
+            metadata: Metadata { worker_id: wants("worker_id"), timing: wants("timing") },
+            query_only: nvext.annotations.iter().any(|a| a.starts_with("query_instance_id:")),
+            has_nvext: fields.raw("nvext").is_some(),
+            unknown_keys: unknown_keys(fields),
+        })
+    }
+}
+
+fn unknown_keys(fields: &Fields<'_>) -> Vec<String> {
+    let Some(raw) = fields.raw("nvext") else { return Vec::new() };
+    let Ok(keys) = serde_json::from_str::<Fields<'_>>(raw) else { return Vec::new() };
+    keys.names().filter(|name| !KNOWN_KEYS.contains(name)).map(str::to_owned).collect()
+}
+
+fn text(headers: &HeaderMap, name: impl AsHeaderName) -> Option<String> {
+    headers.get(name)?.to_str().ok().map(|value| value.trim().to_owned())
+}
+
+fn first_number(headers: &HeaderMap, names: &[&str]) -> Option<u64> {
+    names.iter().find_map(|&name| text(headers, name)?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn read(headers: &[(&'static str, &'static str)], body: &str) -> Result<Hints, ApiError> {
+        let mut map = HeaderMap::new();
+        for &(name, value) in headers {
+            map.insert(name, HeaderValue::from_static(value));
+        }
+        Hints::read(&map, &Fields::parse(body.as_bytes()).unwrap())
+    }
+
+    fn pin(hints: &Hints) -> Option<(u64, Option<u32>)> {
+        hints.pin.map(|pin| (pin.worker.0, pin.rank.map(|rank| rank.0)))
+    }
+
+    #[test]
+    fn headers_win_over_the_body() {
+        let body = r#"{"nvext":{"backend_instance_id":1,"dp_rank":4}}"#;
+        assert_eq!(pin(&read(&[], body).unwrap()), Some((1, Some(4))));
+        let headers = [("x-worker-instance-id", "2"), ("x-dp-rank", "0")];
+        assert_eq!(pin(&read(&headers, body).unwrap()), Some((2, Some(0))));
+    }
+
+    #[test]
+    fn the_decode_worker_is_the_more_specific_pin() {
+        let body = r#"{"nvext":{"backend_instance_id":1,"decode_worker_id":3}}"#;
+        assert_eq!(pin(&read(&[], body).unwrap()), Some((3, None)));
+    }
+
+    #[test]
+    fn a_malformed_header_is_an_absent_one() {
+        assert_eq!(read(&[("x-worker-instance-id", "two")], "{}").unwrap().pin, None);
+    }
+
+    #[test]
+    fn a_rank_alone_names_nobody() {
+        assert_eq!(read(&[("x-dp-rank", "1")], "{}").unwrap_err().status, 400);
+        assert_eq!(read(&[], r#"{"nvext":{"dp_rank":1}}"#).unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn metadata_is_opt_in_and_unknown_keys_are_reported() {
+        let hints = read(
+            &[("x-tenant-id", "acme")],
+            r#"{"nvext":{"extra_fields":["timing","engine_data"],"greed_sampling":true,"annotations":["query_instance_id:"]}}"#,
+        )
+        .unwrap();
+        assert_eq!(hints.metadata, Metadata { worker_id: false, timing: true });
+        assert_eq!(hints.unknown_keys, ["greed_sampling"]);
+        assert_eq!(hints.cache_salt.as_deref(), Some("acme"));
+        assert!(hints.query_only && hints.has_nvext);
+        assert!(!read(&[], "{}").unwrap().metadata.any());
+    }
+}

@@ -1,0 +1,197 @@
+//! OpenAI's wire types, as far as the router reads them.
+//!
+//! A body is scanned once into its top-level fields, each still the client's own bytes; only what routing
+//! needs is read further. What we do not know passes through to the engine as it came.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::error::ApiError;
+
+/// The top-level fields of a JSON object, in order, values unparsed.
+#[derive(Debug)]
+pub(super) struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Vec<(String, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::with_capacity(map.size_hint().unwrap_or(8));
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(fields)
+            }
+        }
+        deserializer.deserialize_map(Collect).map(Self)
+    }
+}
+
+impl<'a> Fields<'a> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// 400 for a body that is not a JSON object in UTF-8, with the place.
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, ApiError> {
+        if body.is_empty() {
+            return Err(ApiError::bad_request("the request body is empty; send a JSON object"));
+        }
+        let text = std::str::from_utf8(body).map_err(|error| {
+            ApiError::bad_request(format!("the request body is not valid UTF-8: {error}"))
+        })?;
+        serde_json::from_str(text)
+            .map_err(|error| ApiError::bad_request(format!("the request body is not a JSON object: {error}")))
+    }
+
+    /// The bytes of a field that is there and not `null`. Of a field given twice the last counts, as for
+    /// most parsers.
+    pub(super) fn raw(&self, name: &str) -> Option<&'a str> {
+        let field = self.0.iter().rev().find(|(field, _)| field == name)?;
+        Some(field.1.get()).filter(|&value| value != "null")
+    }
+
+    /// The names of all fields, in order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// A field read as `T`.
+    ///
+    /// # Errors
+    /// 400 that names the field, if it is there and something else.
+    pub(super) fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ApiError> {
+        let Some(raw) = self.raw(name) else { return Ok(None) };
+        serde_json::from_str(raw)
+            .map(Some)
+            .map_err(|error| ApiError::bad_field(name, format!("'{name}': {error}")))
+    }
+
+    /// The body without the field `drop` and with `add` in front, every other value the client's own bytes.
+    pub(super) fn rewrite(&self, drop: &str, add: Option<(&str, &str)>) -> Bytes {
+        let mut body = String::from("{");
+        let added = add.map(|(name, value)| (name.to_owned(), quoted(value)));
+        let kept = self.0.iter().filter(|(name, _)| name != drop);
+        let fields = kept.map(|(name, value)| (quoted(name), value.get().to_owned()));
+        let added = added.into_iter().map(|(name, value)| (quoted(&name), value));
+        for (position, (name, value)) in added.chain(fields).enumerate() {
+            if position > 0 {
+                body.push(',');
+            }
+            body.push_str(&name);
+            body.push(':');
+            body.push_str(&value);
+        }
+        body.push('}');
+        Bytes::from(body)
+    }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// `prompt` of a completion: text or tokens, one or several.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
+)]
+pub(super) enum PromptField {
+    /// One text.
+    Text(String),
+    /// One prompt in tokens.
+    Tokens(Vec<u32>),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Several prompts in tokens.
+    TokenLists(Vec<Vec<u32>>),
+}
+
+impl PromptField {
+    /// The first prompt, by which the request is routed: engines cache each prompt on its own, and a
+    /// request goes to one worker.
+    pub(super) fn into_first(self) -> Option<FirstPrompt> {
+        let first = match self {
+            Self::Text(text) => FirstPrompt::Text(text),
+            Self::Tokens(tokens) => FirstPrompt::Tokens(tokens),
+            Self::Texts(texts) => FirstPrompt::Text(texts.into_iter().next()?),
+            Self::TokenLists(lists) => FirstPrompt::Tokens(lists.into_iter().next()?),
+        };
+        match &first {
+            FirstPrompt::Text(text) if text.is_empty() => None,
+            FirstPrompt::Tokens(tokens) if tokens.is_empty() => None,
+            _ => Some(first),
+        }
+    }
+}
+
+/// A single prompt.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum FirstPrompt {
+    /// As text.
+    Text(String),
+    /// As token ids.
+    Tokens(Vec<u32>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_keep_the_client_s_bytes() {
+        let body = br#"{"model":"m","x":1.50e3,"nvext":{"a":1},"y":"\u00e9"}"#;
+        let fields = Fields::parse(body).unwrap();
+        assert_eq!(fields.raw("x"), Some("1.50e3"));
+        let rewritten = fields.rewrite("nvext", None);
+        assert_eq!(&rewritten[..], br#"{"model":"m","x":1.50e3,"y":"\u00e9"}"#);
+        let salted = fields.rewrite("nvext", Some(("cache_salt", "a\"b")));
+        assert_eq!(&salted[..16], br#"{"cache_salt":"a"#);
+        assert!(serde_json::from_slice::<serde_json::Value>(&salted).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_an_object_is_refused_with_its_place() {
+        for body in [&b""[..], b"[]", b"{", b"{\"a\":}", b"\xff{}", b"{} x", b"null"] {
+            let error = Fields::parse(body).unwrap_err();
+            assert_eq!(error.status, 400, "{body:?}");
+        }
+        assert!(Fields::parse(b"{\"a\":}").unwrap_err().message.contains("line 1 column 6"));
+    }
+
+    #[test]
+    fn a_null_field_is_an_absent_one_and_a_wrong_type_is_named() {
+        let fields = Fields::parse(br#"{"stream":null,"model":7}"#).unwrap();
+        assert_eq!(fields.get::<bool>("stream").unwrap(), None);
+        let error = fields.get::<String>("model").unwrap_err();
+        assert!(error.message.contains("'model'"), "{}", error.message);
+    }
+
+    #[test]
+    fn prompts_come_in_four_forms_and_empty_is_none_of_them() {
+        let first = |json: &str| serde_json::from_str::<PromptField>(json).map(PromptField::into_first);
+        assert_eq!(first(r#""a""#).unwrap(), Some(FirstPrompt::Text("a".into())));
+        assert_eq!(first(r#"["a","b"]"#).unwrap(), Some(FirstPrompt::Text("a".into())));
+        assert_eq!(first("[1,2]").unwrap(), Some(FirstPrompt::Tokens(vec![1, 2])));
+        assert_eq!(first("[[1],[2]]").unwrap(), Some(FirstPrompt::Tokens(vec![1])));
+        for empty in [r#""""#, "[]", r#"[""]"#, "[[]]"] {
+            assert_eq!(first(empty).unwrap(), None, "{empty}");
+        }
+        assert!(first("{}").is_err());
+        assert!(first("[1,\"a\"]").is_err());
+        assert!(first("[-1]").is_err());
+    }
+}

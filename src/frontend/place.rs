@@ -1,0 +1,197 @@
+//! Placing a request: tokens to block hashes, a lookup in the index, and the decision.
+//!
+//! All of it runs in one go on the request's thread, without an await. The memory it works in belongs
+//! to the thread and is reused, so a warm placement allocates what its booking keeps and nothing else.
+
+use std::{
+    cell::RefCell,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
+};
+
+use fastrand::Rng;
+
+use super::{app::App, counters::Counters, error::ApiError, hints::Hints, prompts::Tokens};
+use crate::{
+    fleet::{FleetView, RankMember, SetView},
+    hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
+    index,
+    load::Booking,
+    select::{self, Choice, Demand, Member, Refusal, RefusalKind, Row},
+    slot::WorkerId,
+};
+
+/// A prompt as placement sees it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Prompt {
+    pub(super) tokens: Tokens,
+    /// The adapter that the request asks for.
+    pub(super) lora: Option<String>,
+    /// The cache namespace that the engine will use.
+    pub(super) salt: Option<String>,
+}
+
+/// A placed request.
+pub(super) struct Placed {
+    pub(super) choice: Choice,
+    pub(super) booking: Booking,
+    pub(super) member: Arc<RankMember>,
+}
+
+/// Memory of one thread.
+struct Workspace {
+    hashes: Vec<BlockHash>,
+    sequence: Vec<SequenceHash>,
+    members: Vec<Member>,
+    lookup: index::Scratch,
+    rows: select::Scratch,
+    rng: Rng,
+}
+
+thread_local! {
+    static WORKSPACE: RefCell<Workspace> = RefCell::new(Workspace {
+        hashes: Vec::new(),
+        sequence: Vec::new(),
+        members: Vec::new(),
+        lookup: index::Scratch::new(),
+        rows: select::Scratch::new(),
+        rng: Rng::new(),
+    });
+}
+
+impl App {
+    /// The set that serves `model` now, and the adapter if the name is one. Of several sets one is drawn,
+    /// by their numbers of workers.
+    ///
+    /// # Errors
+    /// 404 for a model nobody serves.
+    pub(super) fn set_for(&self, model: &str) -> Result<(Arc<SetView>, Option<String>), ApiError> {
+        let view = self.fleet.view();
+        let route = view.route(model).ok_or_else(|| ApiError::model_not_found(model, &view.models()))?;
+        let set = draw_set(&view, &route.sets)
+            .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
+        Ok((set, route.lora.clone()))
+    }
+
+    /// Chooses a worker and books the request there.
+    ///
+    /// # Errors
+    /// The refusal, as a client sees it.
+    pub(super) fn place(
+        &self,
+        set: &SetView,
+        prompt: &Prompt,
+        hints: &Hints,
+        avoid: &[WorkerId],
+    ) -> Result<Placed, ApiError> {
+        let now = self.fleet.now_ms();
+        WORKSPACE.with_borrow_mut(|space| {
+            let asked = Instant::now();
+            hash_prompt(space, set, prompt);
+            let hashed = Instant::now();
+            let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
+            let looked_up = Instant::now();
+            set.gather(now, &mut space.members);
+            let demand = demand(set, prompt, hints, &space.sequence, avoid);
+            let admitted =
+                set.selector.admit(&space.members, overlaps, &demand, &mut space.rows, &mut space.rng);
+            self.counters.hash.observe(hashed - asked);
+            self.counters.lookup.observe(looked_up - hashed);
+            self.counters.admit.observe(looked_up.elapsed());
+            self.counters.rows(space.rows.rows());
+            let (choice, booking) = admitted.map_err(|refusal| {
+                self.counters.refusal(refusal.kind());
+                refused(&refusal)
+            })?;
+            let blocks = u32::try_from(space.hashes.len()).unwrap_or(u32::MAX);
+            self.counters.choice(&choice, blocks);
+            // The members were gathered from this very view, so the slot is there.
+            let member = set.by_slot(choice.slot).ok_or_else(|| ApiError::unavailable("worker left"))?;
+            member.chosen.fetch_add(1, Relaxed);
+            Ok(Placed { choice, booking, member: Arc::clone(member) })
+        })
+    }
+
+    /// Decides as [`App::place`] would now, without booking, and hands the outcome with every candidate's row
+    /// to `read`.
+    pub(super) fn dry_run<R>(
+        &self,
+        set: &SetView,
+        prompt: &Prompt,
+        hints: &Hints,
+        read: impl FnOnce(Result<Choice, Refusal>, &[Row], usize) -> R,
+    ) -> R {
+        let now = self.fleet.now_ms();
+        WORKSPACE.with_borrow_mut(|space| {
+            hash_prompt(space, set, prompt);
+            let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
+            set.gather(now, &mut space.members);
+            let demand = demand(set, prompt, hints, &space.sequence, &[]);
+            let outcome =
+                set.selector.explain(&space.members, overlaps, &demand, &mut space.rows, &mut space.rng);
+            read(outcome, space.rows.rows(), space.hashes.len())
+        })
+    }
+}
+
+fn draw_set(view: &FleetView, sets: &[usize]) -> Option<Arc<SetView>> {
+    let sets = || sets.iter().filter_map(|&position| view.sets.get(position));
+    let total: usize = sets().map(|set| set.members.len()).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut draw = WORKSPACE.with_borrow_mut(|space| space.rng.usize(..total));
+    for set in sets() {
+        if draw < set.members.len() {
+            return Some(Arc::clone(set));
+        }
+        draw -= set.members.len();
+    }
+    None
+}
+
+fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {
+    let identity = Identity::new(prompt.lora.as_deref(), prompt.salt.as_deref());
+    let hasher = BlockHasher::new(set.block_size, identity);
+    let tokens = hash::Prompt { eagle: set.eagle, ..hash::Prompt::text(&prompt.tokens.ids) };
+    hasher.hash(&tokens, &mut space.hashes);
+    hash::chain(&space.hashes, &mut space.sequence);
+}
+
+fn demand<'a>(
+    set: &SetView,
+    prompt: &Prompt,
+    hints: &Hints,
+    sequence: &'a [SequenceHash],
+    avoid: &'a [WorkerId],
+) -> Demand<'a> {
+    Demand { pin: hints.pin, avoid, ..Demand::new(prompt.tokens.ids.len(), set.block_size, sequence) }
+}
+
+/// A refusal as a client sees it.
+pub(super) fn refused(refusal: &Refusal) -> ApiError {
+    let message = refusal.to_string();
+    match refusal.kind() {
+        RefusalKind::Unavailable => ApiError::unavailable(message),
+        RefusalKind::Busy => ApiError::overloaded(message),
+        RefusalKind::Invalid => ApiError::bad_field("nvext", message),
+    }
+}
+
+impl Counters {
+    fn rows(&self, rows: &[Row]) {
+        for exclusion in rows.iter().filter_map(|row| row.exclusion) {
+            self.exclusion(exclusion);
+        }
+    }
+
+    fn choice(&self, choice: &Choice, blocks: u32) {
+        self.choices.fetch_add(1, Relaxed);
+        self.candidates.fetch_add(u64::from(choice.candidates), Relaxed);
+        self.prompt_blocks.fetch_add(u64::from(blocks), Relaxed);
+        self.overlap_blocks.fetch_add(u64::from(choice.overlap.total()), Relaxed);
+        // A float saturates when it becomes an integer, so a cost beyond reason does no harm.
+        let cost = (choice.cost.unwrap_or(0.0) * 1000.0) as u64;
+        self.cost_thousandths.fetch_add(cost, Relaxed);
+    }
+}

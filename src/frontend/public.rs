@@ -1,0 +1,125 @@
+//! The public listener: what clients may ask.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::{Path, Request, State},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use http::{Method, StatusCode, Uri};
+use serde_json::{Value, json};
+
+use super::{
+    app::{App, unix_secs},
+    counters::Surface,
+    error::ApiError,
+    passthrough, route,
+};
+
+/// The public routes.
+pub(super) fn router(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(chat).fallback(only_post))
+        .route("/v1/completions", post(completions).fallback(only_post))
+        .route("/v1/models", get(models).fallback(only_get))
+        .route("/v1/models/{*model}", get(model).fallback(only_get))
+        .route("/health", get(health).fallback(only_get))
+        .route("/ready", get(ready).fallback(only_get))
+        .fallback(other)
+        .with_state(Arc::clone(app))
+}
+
+async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
+    route::serve(app, Surface::Chat, request).await
+}
+
+async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
+    route::serve(app, Surface::Completions, request).await
+}
+
+/// Every other POST that names a model goes to a worker of that model; anything else is unknown here.
+async fn other(State(app): State<Arc<App>>, request: Request) -> Response {
+    let path = request.uri().path();
+    if request.method() == Method::POST && path.starts_with("/v1/") {
+        return passthrough::serve(app, request).await;
+    }
+    ApiError::not_found(format!(
+        "{path} is not served here; clients use POST /v1/chat/completions, /v1/completions and other POST /v1/ \
+         routes, GET /v1/models, /health and /ready"
+    ))
+    .into_response()
+}
+
+async fn only_post(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(method.as_str(), uri.path(), "POST")
+}
+
+async fn only_get(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(method.as_str(), uri.path(), "GET")
+}
+
+/// Whether the process is up. Says nothing of workers: an orchestrator that restarts on this must not
+/// restart a frontend for the sake of its engines.
+async fn health() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+/// Whether requests can be served, and per model how well.
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    let view = app.fleet.view();
+    let now = app.fleet.now_ms();
+    let models: Vec<Value> = view
+        .sets
+        .iter()
+        .map(|set| {
+            let routable = set.members.iter().filter(|m| m.worker.exclusion(now).is_none()).count();
+            let source = app.prompts.source(&set.key.model);
+            json!({
+                "model": set.key.model,
+                "ranks": set.members.len(),
+                "routable_ranks": routable,
+                "router_mode": set.config.mode.name(),
+                "tokens_from": source.name(),
+            })
+        })
+        .collect();
+    let routable = models.iter().any(|model| model["routable_ranks"] != 0);
+    let (status, text) = match (app.draining(), routable) {
+        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "no routable worker"),
+        (false, true) => (StatusCode::OK, "ready"),
+    };
+    (status, Json(json!({ "status": text, "models": models }))).into_response()
+}
+
+async fn models(State(app): State<Arc<App>>) -> Json<Value> {
+    let view = app.fleet.view();
+    let data: Vec<_> = view.models().iter().map(|name| model_object(&app, name)).collect();
+    Json(json!({ "object": "list", "data": data }))
+}
+
+async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response {
+    let view = app.fleet.view();
+    if view.route(&name).is_some() {
+        Json(model_object(&app, &name)).into_response()
+    } else {
+        ApiError::model_not_found(&name, &view.models()).into_response()
+    }
+}
+
+fn model_object(app: &App, name: &str) -> Value {
+    let view = app.fleet.view();
+    let set = view.route(name).and_then(|route| view.sets.get(*route.sets.first()?));
+    let mut object = json!({
+        "id": name,
+        "object": "model",
+        "created": unix_secs(),
+        "owned_by": "kvroute",
+    });
+    if let Some(limit) = set.and_then(|set| set.max_model_len) {
+        object["max_model_len"] = json!(limit);
+    }
+    object
+}

@@ -1,0 +1,257 @@
+//! The life of a request: read, tokenise, place, forward, watch, return what it held.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
+};
+
+use axum::{
+    body::Body,
+    extract::Request,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, request::Parts};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::{Value, json};
+use tracing::{debug, warn};
+
+use super::{
+    app::{App, unix_secs},
+    counters::{Outcome, Surface},
+    error::ApiError,
+    hints::Hints,
+    openai::{Fields, FirstPrompt, PromptField},
+    place::{Placed, Prompt, refused},
+    prompts::{Chat, PromptInput},
+    watch::{self, Watch},
+};
+use crate::{
+    fleet::SetView,
+    proxy::{Answer, ProxyError, Retry},
+    slot::WorkerId,
+};
+
+/// What a client asked, ready to be placed.
+pub(super) struct Asked {
+    pub(super) set: Arc<SetView>,
+    pub(super) prompt: Prompt,
+    pub(super) hints: Hints,
+    /// The body for the engine.
+    body: Bytes,
+}
+
+/// A request on its way to a worker.
+pub(super) struct Send {
+    pub(super) set: Arc<SetView>,
+    pub(super) prompt: Prompt,
+    pub(super) hints: Hints,
+    pub(super) body: Bytes,
+}
+
+/// Serves a chat or a completion.
+pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let asked = match read_body(&app, body).await {
+        Ok(body) => ask(&app, surface, &head.headers, &body).await,
+        Err(error) => Err(error),
+    };
+    match asked {
+        Ok(asked) if asked.hints.query_only => refuse(&app, surface, query_elsewhere()),
+        Ok(asked) => {
+            let Asked { set, prompt, hints, body } = asked;
+            send(app, surface, head, Send { set, prompt, hints, body }).await
+        }
+        Err(error) => refuse(&app, surface, error),
+    }
+}
+
+/// Counts and returns an error of our own.
+pub(super) fn refuse(app: &App, surface: Surface, error: ApiError) -> Response {
+    app.counters.request(surface, Outcome::of_status(error.status));
+    error.into_response()
+}
+
+pub(super) fn query_elsewhere() -> ApiError {
+    ApiError::bad_field(
+        "nvext.annotations",
+        "query_instance_id is answered on the admin listener only (--admin-port), since it tells where prompts are \
+         cached",
+    )
+}
+
+/// Reads a body, up to the limit.
+pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
+    let limit = app.settings.max_body_bytes;
+    match Limited::new(body, limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
+        Err(error) => Err(ApiError::bad_request(format!("the request body did not arrive: {error}"))),
+    }
+}
+
+/// The model that a body names.
+pub(super) fn model(fields: &Fields<'_>) -> Result<String, ApiError> {
+    let model: Option<String> = fields.get("model")?;
+    model.filter(|model| !model.is_empty()).ok_or_else(|| {
+        ApiError::bad_field("model", "'model' is missing; name one of those that GET /v1/models lists")
+    })
+}
+
+/// Reads a request and turns its prompt into tokens.
+///
+/// # Errors
+/// 400, 404 or 503, each saying what is accepted.
+pub(super) async fn ask(
+    app: &App,
+    surface: Surface,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Asked, ApiError> {
+    let fields = Fields::parse(body)?;
+    let model = model(&fields)?;
+    // The engine checks this too; here it decides how the answer is read.
+    let _stream: Option<bool> = fields.get("stream")?;
+    let hints = Hints::read(headers, &fields)?;
+    app.counters.unknown_hints.fetch_add(hints.unknown_keys.len() as u64, Relaxed);
+    let input = prompt_input(surface, &fields)?;
+    let (set, lora) = app.set_for(&model)?;
+    let salt: Option<String> = fields.get("cache_salt")?;
+    let asked = Instant::now();
+    let tokens = app.tokenise(&set, input, body.len()).await;
+    app.counters.tokenise.observe(asked.elapsed());
+    if let Some(limit) = set.max_model_len.filter(|&limit| tokens.ids.len() as u64 > limit) {
+        return Err(ApiError::context_length(format!(
+            "this model's maximum context length is {limit} tokens, and the prompt alone has {}; shorten it",
+            tokens.ids.len()
+        )));
+    }
+    // A salt from a header or from `nvext` has to reach the engine as its own field, or router and engine would
+    // name the same blocks differently.
+    let added = if salt.is_none() { hints.cache_salt.as_deref() } else { None };
+    let forwarded = if hints.has_nvext || added.is_some() {
+        fields.rewrite("nvext", added.map(|salt| ("cache_salt", salt)))
+    } else {
+        body.clone()
+    };
+    let salt = salt.or_else(|| hints.cache_salt.clone());
+    Ok(Asked { set, prompt: Prompt { tokens, lora, salt }, hints, body: forwarded })
+}
+
+fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, ApiError> {
+    if surface == Surface::Chat {
+        return Ok(PromptInput::Chat(Box::new(Chat::read(fields)?)));
+    }
+    let prompt: PromptField = fields.get("prompt")?.ok_or_else(|| {
+        ApiError::bad_field("prompt", "'prompt' is missing; send a string or a list of token ids")
+    })?;
+    match prompt.into_first() {
+        Some(FirstPrompt::Tokens(ids)) => Ok(PromptInput::Tokens(ids)),
+        Some(FirstPrompt::Text(text)) => Ok(PromptInput::Text {
+            text,
+            add_special_tokens: fields.get("add_special_tokens")?.unwrap_or(true),
+        }),
+        None => Err(ApiError::bad_field("prompt", "'prompt' is empty; send at least one token")),
+    }
+}
+
+/// Places a request and forwards it, to another worker if one cannot be reached.
+pub(super) async fn send(app: Arc<App>, surface: Surface, head: Parts, send: Send) -> Response {
+    let in_flight = watch::InFlight::enter(&app.counters);
+    let asked = Instant::now();
+    let mut avoid: Vec<WorkerId> = Vec::new();
+    loop {
+        let placed = match app.place(&send.set, &send.prompt, &send.hints, &avoid) {
+            Ok(placed) => placed,
+            Err(error) => return refuse(&app, surface, error),
+        };
+        let worker = Arc::clone(&placed.member.worker);
+        let head = for_rank(&head, &placed);
+        match app.pool.forward(&worker.url, &head, send.body.clone()).await {
+            Ok(answer) => {
+                let watch = Watch::new(surface, answer.status(), asked, in_flight, &placed);
+                return respond(answer, watch, &send, placed);
+            }
+            Err(error) if again(&app, &error, &avoid) => {
+                debug!(%error, "trying another worker");
+                app.fleet.inhibit(&worker);
+                app.counters.retries.fetch_add(1, Relaxed);
+                avoid.push(worker.id);
+            }
+            Err(error) => {
+                warn!(%error, "request failed");
+                if error.retry() == Retry::Safe {
+                    app.fleet.inhibit(&worker);
+                }
+                let error = ApiError::upstream(error.kind.status(), error.client_message());
+                return refuse(&app, surface, error);
+            }
+        }
+    }
+}
+
+fn again(app: &App, error: &ProxyError, avoid: &[WorkerId]) -> bool {
+    error.retry() == Retry::Safe && avoid.len() < app.settings.retries as usize
+}
+
+/// The request's head; for a worker with several ranks it says which one was chosen.
+fn for_rank(head: &Parts, placed: &Placed) -> Parts {
+    let mut head = head.clone();
+    if placed.member.worker.spec.ranks > 1 {
+        head.headers.insert("x-data-parallel-rank", HeaderValue::from(placed.member.rank.0));
+    }
+    head
+}
+
+fn respond(answer: Answer, watch: Watch, send: &Send, placed: Placed) -> Response {
+    let metadata = send.hints.metadata;
+    let annotator = metadata.any().then(|| watch.annotator(metadata, &placed));
+    let response = answer.relay(watch.holding(placed.booking));
+    match annotator {
+        Some(annotator) => crate::proxy::annotate(response, annotator).map(Body::new),
+        None => response.map(Body::new),
+    }
+}
+
+/// Answers `query_instance_id`: where the request would go, as one completed chunk of Dynamo's shape.
+///
+/// # Errors
+/// What [`ask`] refuses, and the refusal of the choice itself.
+pub(super) async fn query_instance(
+    app: &App,
+    surface: Surface,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<Value, ApiError> {
+    let asked = ask(app, surface, headers, body).await?;
+    if !asked.hints.query_only {
+        return Err(ApiError::bad_field(
+            "nvext.annotations",
+            "the admin listener serves no requests; add the annotation 'query_instance_id:' to ask where this one \
+             would go, or send it to the public listener",
+        ));
+    }
+    let choice = app
+        .dry_run(&asked.set, &asked.prompt, &asked.hints, |outcome, _, _| outcome)
+        .map_err(|refusal| refused(&refusal))?;
+    let (worker, rank) = (choice.worker.0, choice.rank.0);
+    let object = match surface {
+        Surface::Chat => "chat.completion",
+        Surface::Completions | Surface::Other => "text_completion",
+    };
+    Ok(json!({
+        "object": object,
+        "created": unix_secs(),
+        "model": asked.set.key.model,
+        "choices": [],
+        "nvext": {
+            "worker_id": {
+                "prefill_worker_id": worker,
+                "prefill_dp_rank": rank,
+                "decode_worker_id": worker,
+                "decode_dp_rank": rank,
+            },
+            "token_ids": asked.prompt.tokens.ids,
+        },
+    }))
+}

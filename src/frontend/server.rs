@@ -1,0 +1,176 @@
+//! The two listeners: start, and stop without dropping anybody.
+
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{Router, serve::ListenerExt};
+use thiserror::Error;
+use tokio::{
+    net::TcpListener,
+    task::{AbortHandle, JoinHandle},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{admin, app::App, public};
+
+/// A frontend that could not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The port belongs to another process.
+    #[error(
+        "cannot listen on {address} for {purpose}: the port is taken; stop what holds it, or choose another with {flag}"
+    )]
+    PortTaken {
+        /// The address.
+        address: SocketAddr,
+        /// What for.
+        purpose: &'static str,
+        /// The flag that changes it.
+        flag: &'static str,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address} for {purpose}: {error}; choose another with {flag}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What for.
+        purpose: &'static str,
+        /// The flag that changes it.
+        flag: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// A running frontend. Dropping it stops it at once; [`Frontend::stop`] lets open requests finish.
+pub struct Frontend {
+    public: SocketAddr,
+    admin: SocketAddr,
+    app: Arc<App>,
+    stop_public: CancellationToken,
+    stop_admin: CancellationToken,
+    public_server: JoinHandle<()>,
+    admin_server: JoinHandle<()>,
+    leases: AbortHandle,
+}
+
+/// How often leases are looked at; the shortest lease that can be asked for is a second.
+const LEASE_SWEEP: Duration = Duration::from_millis(250);
+
+impl Frontend {
+    /// Opens both listeners and serves.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running.
+    pub async fn start(app: App) -> Result<Self, StartError> {
+        let settings = &app.settings;
+        let public = listen(settings.public, "clients", "--port").await?;
+        let admin = listen(settings.admin, "the admin listener", "--admin-port").await?;
+        let (public_addr, admin_addr) = (local(&public, settings.public), local(&admin, settings.admin));
+        let app = Arc::new(app);
+        let (stop_public, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+        let public_server = serve(public, public::router(&app), stop_public.clone());
+        let admin_server = serve(admin, admin::router(&app), stop_admin.clone());
+        let leases = tokio::spawn(sweep_leases(Arc::clone(&app))).abort_handle();
+        Ok(Self {
+            public: public_addr,
+            admin: admin_addr,
+            app,
+            stop_public,
+            stop_admin,
+            public_server,
+            admin_server,
+            leases,
+        })
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub const fn public_addr(&self) -> SocketAddr {
+        self.public
+    }
+
+    /// Where operators connect.
+    #[must_use]
+    pub const fn admin_addr(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// What the frontend serves with: its fleet and its counters.
+    #[must_use]
+    pub fn app(&self) -> &App {
+        &self.app
+    }
+
+    /// Stops: no new requests, open ones finish within the drain timeout. The admin listener stays until
+    /// then, so that the drain can be watched. Returns whether every request finished.
+    pub async fn stop(mut self) -> bool {
+        self.stop_public.cancel();
+        self.app.set_draining();
+        let timeout = self.app.settings.drain_timeout;
+        let drained = tokio::time::timeout(timeout, &mut self.public_server).await.is_ok();
+        if !drained {
+            warn!(seconds = timeout.as_secs(), "drain timeout: open requests are cut");
+        }
+        self.stop_admin.cancel();
+        // The admin listener's requests are short; a scrape that hangs must not hold the exit.
+        let _ = tokio::time::timeout(Duration::from_secs(1), &mut self.admin_server).await;
+        debug!("frontend stopped");
+        drained
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        self.leases.abort();
+        self.public_server.abort();
+        self.admin_server.abort();
+    }
+}
+
+async fn listen(
+    address: SocketAddr,
+    purpose: &'static str,
+    flag: &'static str,
+) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => StartError::PortTaken { address, purpose, flag },
+        _ => StartError::Listen { address, purpose, flag, error },
+    })
+}
+
+fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
+    listener.local_addr().unwrap_or(asked)
+}
+
+fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> JoinHandle<()> {
+    let listener = listener.tap_io(|connection| {
+        // Streams are many small writes; with Nagle's algorithm each would wait for an acknowledgement.
+        if let Err(error) = connection.set_nodelay(true) {
+            debug!(%error, "TCP_NODELAY not set");
+        }
+    });
+    let server = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+    tokio::spawn(log_end(server.into_future()))
+}
+
+async fn log_end(server: impl Future<Output = io::Result<()>>) {
+    if let Err(error) = server.await {
+        warn!(%error, "listener ended");
+    }
+}
+
+async fn sweep_leases(app: Arc<App>) {
+    let mut ticks = tokio::time::interval(LEASE_SWEEP);
+    loop {
+        ticks.tick().await;
+        // Joining streams takes a moment: not on a thread that serves requests.
+        let fleet = Arc::clone(&app.fleet);
+        let expired = tokio::task::spawn_blocking(move || fleet.expire_leases()).await;
+        if let Ok(expired) = expired
+            && !expired.is_empty()
+        {
+            info!(workers = expired.len(), "leases expired");
+        }
+    }
+}

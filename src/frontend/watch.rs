@@ -1,0 +1,177 @@
+//! What is learned of an answer while it passes, and what a request holds until it is over.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
+};
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::{
+    app::{App, unix_ms},
+    counters::{Counters, Outcome, Surface},
+    hints::Metadata,
+    place::Placed,
+};
+use crate::{
+    fleet::RankMember,
+    load::Booking,
+    proxy::{Annotator, End, Observer, Usage},
+};
+
+/// Counts a request as in flight for as long as it lives.
+pub(super) struct InFlight(Arc<Counters>);
+
+impl InFlight {
+    pub(super) fn enter(counters: &Arc<Counters>) -> Self {
+        // Relaxed: a gauge.
+        counters.in_flight.fetch_add(1, Relaxed);
+        Self(Arc::clone(counters))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+/// An answer that is about to be relayed.
+pub(super) struct Watch {
+    surface: Surface,
+    status: StatusCode,
+    asked: Instant,
+    received_ms: u64,
+    member: Arc<RankMember>,
+    in_flight: InFlight,
+}
+
+impl Watch {
+    pub(super) fn new(
+        surface: Surface,
+        status: StatusCode,
+        asked: Instant,
+        in_flight: InFlight,
+        placed: &Placed,
+    ) -> Self {
+        let since = u64::try_from(asked.elapsed().as_millis()).unwrap_or(0);
+        let received_ms = unix_ms().saturating_sub(since);
+        let member = Arc::clone(&placed.member);
+        Self { surface, status, asked, received_ms, member, in_flight }
+    }
+
+    /// The observer that holds `booking` until the answer is over.
+    pub(super) fn holding(self, booking: Booking) -> Relayed {
+        Relayed { watch: self, booking, usage: None }
+    }
+
+    /// What the client asked to be told about its own request. Dynamo's `kv_hit_rate` is not among it: it
+    /// would tell a client what others have cached.
+    pub(super) fn annotator(&self, metadata: Metadata, placed: &Placed) -> RequestMetadata {
+        RequestMetadata {
+            metadata,
+            worker: placed.choice.worker.0,
+            rank: placed.choice.rank.0,
+            asked: self.asked,
+            received_ms: self.received_ms,
+            first_ms: None,
+        }
+    }
+}
+
+/// Watches the answer of one request. Dropped when it is over, and with it the booking: that is how loads
+/// return to zero whatever happened.
+pub(super) struct Relayed {
+    watch: Watch,
+    booking: Booking,
+    usage: Option<Usage>,
+}
+
+impl Observer for Relayed {
+    fn first_byte(&mut self) {
+        self.watch.in_flight.0.first_byte.observe(self.watch.asked.elapsed());
+    }
+
+    fn first_token(&mut self) {
+        self.booking.prefill_done();
+    }
+
+    fn output(&mut self, steps: u32) {
+        self.booking.output(u64::from(steps));
+    }
+
+    fn usage(&mut self, usage: Usage) {
+        self.usage = Some(usage);
+    }
+
+    fn end(&mut self, end: End) {
+        let counters = &self.watch.in_flight.0;
+        let outcome = match end {
+            End::Complete => Outcome::of_status(self.watch.status),
+            End::Cut(_) => Outcome::Cut,
+            End::Dropped => Outcome::Cancelled,
+        };
+        counters.request(self.watch.surface, outcome);
+        if let Some(usage) = self.usage
+            && let Some(cached) = usage.cached_tokens
+        {
+            counters.reported.fetch_add(1, Relaxed);
+            counters.reported_prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
+            counters.reported_cached_tokens.fetch_add(cached, Relaxed);
+            self.watch.member.cached_tokens.fetch_add(cached, Relaxed);
+            self.watch.member.prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
+        }
+    }
+}
+
+/// `nvext` of a response, by opt-in.
+pub(super) struct RequestMetadata {
+    metadata: Metadata,
+    worker: u64,
+    rank: u32,
+    asked: Instant,
+    received_ms: u64,
+    first_ms: Option<f64>,
+}
+
+impl Annotator for RequestMetadata {
+    fn first(&mut self) -> Option<Map<String, Value>> {
+        self.first_ms = Some(millis(self.asked));
+        if !self.metadata.worker_id {
+            return None;
+        }
+        // One worker does both phases, and fills the fields of both, as Dynamo has it.
+        let worker = json!({
+            "prefill_worker_id": self.worker,
+            "prefill_dp_rank": self.rank,
+            "decode_worker_id": self.worker,
+            "decode_dp_rank": self.rank,
+        });
+        Some(Map::from_iter([("worker_id".to_owned(), worker)]))
+    }
+
+    fn finish(&mut self) -> Option<Map<String, Value>> {
+        if !self.metadata.timing {
+            return None;
+        }
+        let timing = json!({
+            "request_received_ms": self.received_ms,
+            "ttft_ms": self.first_ms,
+            "total_time_ms": millis(self.asked),
+        });
+        Some(Map::from_iter([("timing".to_owned(), timing)]))
+    }
+}
+
+fn millis(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1000.0
+}
+
+impl App {
+    /// Requests between their last byte in and the end of their answer.
+    #[must_use]
+    pub fn in_flight(&self) -> i64 {
+        self.counters.in_flight.load(Relaxed)
+    }
+}

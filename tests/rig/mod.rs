@@ -1,0 +1,274 @@
+//! A frontend and mock engines in this process, and a client over real sockets, for the scenarios beside it.
+
+#![allow(dead_code, reason = "every scenario uses a part of the rig")]
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use kvroute::{
+    cli::assemble,
+    config::{FrontendPlan, ModelEntry},
+    fleet::{RouterConfig, WorkerSpec},
+    frontend::{Frontend, FrontendSettings},
+    prompt::Encoder,
+    select::{Mode, Tuning},
+    worker::mock::{MockEngine, MockSettings},
+};
+use serde_json::{Value, json};
+
+/// The model that rigs serve.
+pub(crate) const MODEL: &str = "mock";
+
+/// Where the project's own tokenizer lies.
+pub(crate) const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny");
+
+/// A running frontend with its engines.
+pub(crate) struct Rig {
+    pub(crate) frontend: Frontend,
+    pub(crate) engines: Vec<MockEngine>,
+    pub(crate) client: Http,
+}
+
+/// A fast engine: time passes, but little of it.
+pub(crate) fn engine_settings() -> MockSettings {
+    let encoder = Arc::new(Encoder::tiny().unwrap());
+    MockSettings { model: MODEL.to_owned(), speedup: 100.0, ..MockSettings::new(encoder) }
+}
+
+/// How the frontend is told of an engine.
+pub(crate) fn worker(id: u64, engine: &MockEngine) -> WorkerSpec {
+    WorkerSpec {
+        id: Some(id),
+        kv_events_endpoint: engine.events_endpoint().map(str::to_owned),
+        kv_replay_endpoint: engine.replay_endpoint().map(str::to_owned),
+        ..WorkerSpec::new(&format!("http://{}", engine.http_addr()), MODEL)
+    }
+}
+
+/// A plan with free ports and the project's tokenizer.
+pub(crate) fn plan(mode: Mode, workers: Vec<WorkerSpec>) -> FrontendPlan {
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    FrontendPlan {
+        settings: FrontendSettings {
+            public: local,
+            admin: local,
+            drain_timeout: Duration::from_secs(5),
+            ..FrontendSettings::default()
+        },
+        router: RouterConfig { mode, tuning: Tuning::default() },
+        workers,
+        models: vec![ModelEntry { name: MODEL.to_owned(), tokenizer: TINY.into(), chat_template: None }],
+    }
+}
+
+impl Rig {
+    /// `count` engines behind a frontend that routes by `mode`.
+    pub(crate) async fn start(mode: Mode, count: u64) -> Self {
+        Self::start_with(mode, (0..count).map(|_| engine_settings()).collect()).await
+    }
+
+    /// The same with engines as given.
+    pub(crate) async fn start_with(mode: Mode, settings: Vec<MockSettings>) -> Self {
+        let mut engines = Vec::new();
+        for settings in settings {
+            engines.push(MockEngine::start(settings).await.unwrap());
+        }
+        let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
+        let frontend = assemble(plan(mode, workers)).await.unwrap();
+        let rig = Self { frontend, engines, client: Http::new() };
+        rig.wait_for_streams("live").await;
+        rig
+    }
+
+    pub(crate) fn public(&self) -> String {
+        format!("http://{}", self.frontend.public_addr())
+    }
+
+    pub(crate) fn admin(&self) -> String {
+        format!("http://{}", self.frontend.admin_addr())
+    }
+
+    /// Posts to the public listener.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.client.post(&format!("{}{path}", self.public()), body).await
+    }
+
+    /// Posts to the admin listener.
+    pub(crate) async fn ask(&self, path: &str, body: &Value) -> Answer {
+        self.client.post(&format!("{}{path}", self.admin()), body).await
+    }
+
+    /// What the admin listener says of every rank.
+    pub(crate) async fn workers(&self) -> Vec<Value> {
+        let answer = self.client.get(&format!("{}/v1/workers", self.admin())).await;
+        answer.json["workers"].as_array().unwrap().clone()
+    }
+
+    /// A number from the metrics page, summed over the label sets that contain `labels`.
+    pub(crate) async fn metric(&self, name: &str, labels: &str) -> f64 {
+        let page = self.client.get(&format!("{}/metrics", self.admin())).await;
+        metric(&page.text, name, labels)
+    }
+
+    /// Waits until every rank's stream is in `state`.
+    pub(crate) async fn wait_for_streams(&self, state: &str) {
+        eventually(&format!("all streams {state}"), async || {
+            self.workers().await.iter().all(|worker| worker["stream"]["state"] == state)
+        })
+        .await;
+    }
+
+    /// Waits until the index has everything that the engines have published.
+    pub(crate) async fn wait_for_events(&self) {
+        eventually("the cursors reach the engines", async || {
+            let workers = self.workers().await;
+            self.engines
+                .iter()
+                .zip(&workers)
+                .all(|(engine, worker)| engine.last_sequence() == worker["stream"]["cursor"].as_u64())
+        })
+        .await;
+    }
+
+    /// Waits until no request is in flight and every load is back at zero.
+    pub(crate) async fn wait_for_idle(&self) {
+        eventually("all loads return to zero", async || {
+            let idle = self.workers().await.iter().all(|worker| {
+                let load = &worker["load"];
+                load["requests"] == 0 && load["prefill_tokens"] == 0 && load["decode_blocks"] == 0
+            });
+            idle && self.metric("kvroute_requests_in_flight", "").await == 0.0
+        })
+        .await;
+    }
+}
+
+/// Polls until `done`, for half a minute.
+pub(crate) async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !done().await {
+        assert!(start.elapsed() < Duration::from_secs(30), "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The sum of a metric's values over the label sets that contain `labels`.
+pub(crate) fn metric(page: &str, name: &str, labels: &str) -> f64 {
+    let lines = page.lines().filter(|line| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(labels)
+    });
+    let values = lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap());
+    let values: Vec<_> = values.collect();
+    assert!(!values.is_empty(), "no metric {name} with {labels}");
+    values.iter().sum()
+}
+
+/// A chat that asks `text`, with `system` in front.
+pub(crate) fn chat(system: &str, text: &str) -> Value {
+    json!({
+        "model": MODEL,
+        "max_tokens": 4,
+        "messages": [{ "role": "system", "content": system }, { "role": "user", "content": text }],
+    })
+}
+
+/// About `words` words that the tokenizer splits into more tokens than that.
+pub(crate) fn prose(seed: u64, words: usize) -> String {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let syllables = ["ba", "ker", "lo", "min", "tu", "shra", "vel", "oo", "pin", "dax"];
+    let word = |rng: &mut fastrand::Rng| {
+        let count = rng.usize(1..4);
+        (0..count).map(|_| syllables[rng.usize(..syllables.len())]).collect::<String>()
+    };
+    (0..words).map(|_| word(&mut rng)).collect::<Vec<_>>().join(" ")
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+    /// `Null` if the body is not JSON.
+    pub(crate) json: Value,
+}
+
+impl Answer {
+    pub(crate) fn cached_tokens(&self) -> u64 {
+        self.json["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    }
+
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        self.json["usage"]["prompt_tokens"].as_u64().unwrap()
+    }
+
+    /// The worker that `nvext.extra_fields: ["worker_id"]` made the answer name.
+    pub(crate) fn worker(&self) -> u64 {
+        self.json["nvext"]["worker_id"]["decode_worker_id"].as_u64().unwrap()
+    }
+}
+
+/// An HTTP client with a pool.
+#[derive(Clone)]
+pub(crate) struct Http(Client<HttpConnector, Full<Bytes>>);
+
+impl Http {
+    pub(crate) fn new() -> Self {
+        Self(Client::builder(TokioExecutor::new()).build_http())
+    }
+
+    pub(crate) async fn get(&self, url: &str) -> Answer {
+        self.send(Request::get(url).body(Full::default()).unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, url: &str, body: &Value) -> Answer {
+        self.post_bytes(url, body.to_string()).await
+    }
+
+    pub(crate) async fn post_bytes(&self, url: &str, body: impl Into<Bytes>) -> Answer {
+        let request = Request::post(url).header("content-type", "application/json");
+        self.send(request.body(Full::new(body.into())).unwrap()).await
+    }
+
+    pub(crate) async fn request(
+        &self,
+        method: Method,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Answer {
+        let mut request = Request::builder().method(method).uri(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.header("content-type", "application/json");
+        self.send(request.body(Full::new(Bytes::from(body.to_string()))).unwrap()).await
+    }
+
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
+        let response = self.0.request(request).await.unwrap();
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Answer { status: head.status, headers: head.headers, text, json }
+    }
+
+    /// Starts a request and hands out the body as it comes.
+    pub(crate) async fn open(&self, url: &str, body: &Value) -> http::Response<Incoming> {
+        let request = Request::post(url).header("content-type", "application/json");
+        self.0.request(request.body(Full::new(Bytes::from(body.to_string()))).unwrap()).await.unwrap()
+    }
+}
