@@ -52,7 +52,7 @@ pub struct Card {
     pub block_size: u32,
     /// Whether block hashes look one token ahead (EAGLE speculative decoding).
     pub eagle: bool,
-    /// LoRA adapters that the worker serves as models of their own.
+    /// LoRA adapters that the worker serves as models of their own, sorted.
     pub lora_adapters: Vec<String>,
     /// Longest prompt plus output, in tokens.
     pub max_model_len: Option<u64>,
@@ -62,9 +62,10 @@ pub struct Card {
 
 impl Card {
     /// The names of the fields in which `self` and `other` differ, of those that must be equal within a
-    /// worker set. Two cards may stand side by side only if this is empty.
+    /// worker set. Two cards may stand side by side only if this is empty. What counts of the routing
+    /// configuration is its effect: a card without one has `inherited`.
     #[must_use]
-    pub fn differing_fields(&self, other: &Self) -> Vec<&'static str> {
+    pub fn differing_fields(&self, other: &Self, inherited: &RouterConfig) -> Vec<&'static str> {
         let mut fields = Vec::new();
         let mut compare = |name, equal: bool| {
             if !equal {
@@ -75,7 +76,8 @@ impl Card {
         compare("eagle", self.eagle == other.eagle);
         compare("lora_adapters", self.lora_adapters == other.lora_adapters);
         compare("max_model_len", self.max_model_len == other.max_model_len);
-        compare("router_config", self.router_config == other.router_config);
+        let effective = |card: &Self| card.router_config.as_ref().unwrap_or(inherited).clone();
+        compare("router_config", effective(self) == effective(other));
         fields
     }
 }

@@ -9,18 +9,23 @@
 
 mod card;
 mod endpoint;
+mod lease;
+mod registration_error;
 mod registry;
 mod router_config;
 mod stream_status;
+mod streams;
 mod view;
 mod worker_set;
 mod worker_spec;
 
 pub use card::{Card, WorkerType};
 pub use endpoint::{EndpointError, EventEndpoint, StreamDirection};
-pub use registry::{Fleet, IndexKey, RegistrationError, StreamSource, Streams};
+pub use registration_error::RegistrationError;
+pub use registry::Fleet;
 pub use router_config::{RouterConfig, RouterConfigError};
 pub use stream_status::{StreamState, StreamStatus, StreamTotals};
+pub use streams::{IndexKey, StreamSource, Streams};
 pub use view::{FleetView, ModelRoute, RankMember, SetView, WorkerInfo};
 pub use worker_set::{ConfigSource, SetKey};
 pub use worker_spec::{DeviceKind, SpecError, WorkerSpec};

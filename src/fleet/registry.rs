@@ -1,122 +1,41 @@
 //! The fleet itself: takes workers in, lets them go, and publishes views.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use ahash::AHashMap;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use thiserror::Error;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{
     card::Card,
-    endpoint::{EventEndpoint, StreamDirection},
+    endpoint::EventEndpoint,
+    lease::Leases,
+    registration_error::RegistrationError,
     router_config::RouterConfig,
     stream_status::{StreamState, StreamStatus},
+    streams::{IndexKey, StreamSource, Streams},
     view::{FleetView, RankMember, WorkerInfo},
     worker_set::{SetKey, WorkerSet},
-    worker_spec::{CheckedSpec, SpecError, WorkerSpec},
+    worker_spec::{CheckedSpec, WorkerSpec},
 };
 use crate::{
-    hash::BlockSize,
-    index::{IndexWriter, PrefixIndex},
+    index::PrefixIndex,
     slot::{Rank, Slot, SlotAllocator, WorkerId},
 };
-
-/// What tells indexes apart: models never share block hashes.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct IndexKey {
-    /// The base model's name.
-    pub model: String,
-    /// Tokens per block.
-    pub block_size: u32,
-    /// Whether block hashes look one token ahead.
-    pub eagle: bool,
-}
-
-impl IndexKey {
-    pub(super) fn of(card: &Card) -> Self {
-        Self { model: card.model.clone(), block_size: card.block_size, eagle: card.eagle }
-    }
-}
-
-/// Where one rank's events come from.
-#[derive(Clone, Debug)]
-pub struct StreamSource {
-    /// The rank's slot.
-    pub slot: Slot,
-    /// Its worker.
-    pub worker: WorkerId,
-    /// Its rank.
-    pub rank: Rank,
-    /// ZMQ endpoint of the events.
-    pub events: String,
-    /// ZMQ endpoint of the replay socket.
-    pub replay: Option<String>,
-    /// Which side connects on the event socket.
-    pub direction: StreamDirection,
-    /// Tokens per block.
-    pub block_size: BlockSize,
-    /// Whether block hashes look one token ahead.
-    pub eagle: bool,
-}
-
-/// What the fleet asks of ingestion. Calls come one at a time, in the order of the changes.
-pub trait Streams: Send + Sync {
-    /// A new index: from now on streams of this key feed `writers`.
-    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>);
-    /// A rank came. Its stream writes `status`.
-    ///
-    /// # Errors
-    /// What is wrong with the endpoint, for whoever registered the worker.
-    fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String>;
-    /// A rank is gone: close its stream, if it had one, and drop its blocks.
-    fn close(&self, key: &IndexKey, slot: Slot);
-}
-
-/// A worker that was not taken in.
-#[derive(Debug, Error)]
-pub enum RegistrationError {
-    /// Its description cannot be used.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    /// Its id belongs to another worker.
-    #[error("worker id {id} is taken by {url}; leave the id out, or remove that worker first")]
-    IdTaken {
-        /// The id.
-        id: WorkerId,
-        /// Who has it.
-        url: String,
-    },
-    /// Its set stands under another card.
-    #[error(
-        "worker set {set} exists with other values of {}; replicas of one set must agree: register under another \
-         endpoint or component, or remove the set's workers first", fields.join(", ")
-    )]
-    Conflict {
-        /// The set.
-        set: Box<SetKey>,
-        /// The card fields in which they differ.
-        fields: Vec<&'static str>,
-    },
-    /// Its event stream cannot be opened.
-    #[error("kv_events_endpoint: {0}")]
-    Stream(String),
-}
 
 struct Worker {
     info: Arc<WorkerInfo>,
     set: SetKey,
-    /// `None` for workers from files and flags, which stay until told otherwise.
-    lease: Option<Lease>,
 }
 
-struct Lease {
-    length: Duration,
-    expires: Instant,
+/// A rank that is out of every view and has yet to be closed.
+struct Leaving {
+    key: IndexKey,
+    member: Arc<RankMember>,
 }
 
 #[derive(Default)]
@@ -131,8 +50,13 @@ struct Registry {
 }
 
 /// All workers, with a view for requests. Share it in an `Arc`.
+///
+/// Registering, removing and expiring wait for threads to start and end, one change at a time: call them where
+/// blocking is allowed. Everything else, requests above all, takes the view and waits for none of it.
 pub struct Fleet {
+    /// Held for as long as a change takes, streams included, so that their calls keep the order of the changes.
     registry: Mutex<Registry>,
+    leases: Leases,
     view: ArcSwap<FleetView>,
     streams: Box<dyn Streams>,
     frontend_config: Arc<RouterConfig>,
@@ -151,6 +75,7 @@ impl Fleet {
     pub fn new(frontend_config: RouterConfig, streams: Box<dyn Streams>) -> Self {
         Self {
             registry: Mutex::new(Registry { next_id: 1, ..Registry::default() }),
+            leases: Leases::default(),
             view: ArcSwap::from_pointee(FleetView::default()),
             streams,
             frontend_config: Arc::new(frontend_config),
@@ -183,81 +108,86 @@ impl Fleet {
     }
 
     /// Takes a worker in; with `lease`, for that long unless heartbeats renew it. A worker that registers
-    /// again under its id with the same description only renews.
+    /// again under its id with the same description renews, under the new lease; one that stays without a
+    /// lease goes on doing so.
     ///
     /// # Errors
     /// See [`RegistrationError`]; the fleet is then as it was.
-    pub fn register(&self, spec: WorkerSpec, lease: Option<Duration>) -> Result<WorkerId, RegistrationError> {
+    pub fn register(
+        &self,
+        mut spec: WorkerSpec,
+        lease: Option<Duration>,
+    ) -> Result<WorkerId, RegistrationError> {
         let checked = spec.check()?;
         let mut registry = self.registry.lock();
         if let Some(id) = spec.id.map(WorkerId)
-            && let Some(present) = registry.workers.get_mut(&id)
+            && let Some(present) = registry.workers.get(&id)
         {
             if present.info.spec != spec {
                 let url = present.info.url.to_string();
                 return Err(RegistrationError::IdTaken { id, url });
             }
-            present.lease = lease.map(Lease::of);
+            self.leases.grant(id, lease, Instant::now());
             return Ok(id);
         }
         let set = self.set_for(&mut registry, &checked)?;
         let id = registry.take_id(spec.id);
+        // With its id, so that a worker that was given one can register again under it.
+        spec.id = Some(id.0);
         let info = Arc::new(WorkerInfo::new(id, checked.url.clone(), spec));
         let members = self.open_ranks(&mut registry, &info, &checked, set)?;
         info!(worker = %id, url = %info.url, set = %registry.sets[set].key, "worker joined");
         registry.sets[set].members.extend(members);
         let key = registry.sets[set].key.clone();
-        registry.workers.insert(id, Worker { info, set: key, lease: lease.map(Lease::of) });
+        registry.workers.insert(id, Worker { info, set: key });
+        self.leases.grant(id, lease, Instant::now());
         self.publish(&mut registry);
         Ok(id)
     }
 
     /// Renews a lease. False if there is no such worker, which then has to register again.
     pub fn heartbeat(&self, id: WorkerId) -> bool {
-        let mut registry = self.registry.lock();
-        let Some(worker) = registry.workers.get_mut(&id) else { return false };
-        if let Some(lease) = &mut worker.lease {
-            *lease = Lease::of(lease.length);
-        }
-        true
+        self.leases.renew(id, Instant::now())
     }
 
     /// Keeps new requests away from a worker; those in flight finish. False if there is no such worker.
     pub fn drain(&self, id: WorkerId) -> bool {
-        let registry = self.registry.lock();
-        let Some(worker) = registry.workers.get(&id) else { return false };
-        // Relaxed: see `WorkerInfo::exclusion`.
-        worker.info.draining.store(true, Ordering::Relaxed);
-        true
+        let view = self.view.load();
+        let worker = view.worker(id);
+        if let Some(worker) = worker {
+            worker.drain();
+        }
+        worker.is_some()
     }
 
     /// Lets a worker go, with everything that was known of it. False if there is no such worker.
     pub fn remove(&self, id: WorkerId) -> bool {
         let mut registry = self.registry.lock();
-        let known = self.remove_locked(&mut registry, id);
-        if known {
-            self.publish(&mut registry);
-        }
+        let known = registry.workers.contains_key(&id);
+        self.let_go(&mut registry, &[id]);
         known
+    }
+
+    /// Whether [`Fleet::expire_leases`] would find anything. Never waits for a change.
+    #[must_use]
+    pub fn any_lease_over(&self) -> bool {
+        self.leases.any_over(Instant::now())
     }
 
     /// Lets workers go whose lease has run out; returns their ids.
     pub fn expire_leases(&self) -> Vec<WorkerId> {
-        let now = Instant::now();
+        self.expire_leases_at(Instant::now())
+    }
+
+    /// The same, as of `now`.
+    pub fn expire_leases_at(&self, now: Instant) -> Vec<WorkerId> {
         let mut registry = self.registry.lock();
-        let expired: Vec<_> = registry
-            .workers
-            .iter()
-            .filter(|(_, worker)| worker.lease.as_ref().is_some_and(|lease| lease.expires <= now))
-            .map(|(&id, _)| id)
-            .collect();
-        for &id in &expired {
+        // Under the registry's lock: a worker cannot register again between the two steps and be let go all the same.
+        let expired = self.leases.take_over(now);
+        for id in &expired {
             warn!(worker = %id, "lease expired without a heartbeat: worker removed");
-            self.remove_locked(&mut registry, id);
         }
-        if !expired.is_empty() {
-            self.publish(&mut registry);
-        }
+        self.let_go(&mut registry, &expired);
         expired
     }
 
@@ -265,12 +195,19 @@ impl Fleet {
     fn set_for(&self, registry: &mut Registry, checked: &CheckedSpec) -> Result<usize, RegistrationError> {
         let key = SetKey::of(&checked.card);
         if let Some(position) = registry.sets.iter().position(|set| set.key == key) {
-            let fields = registry.sets[position].card.differing_fields(&checked.card);
-            return if fields.is_empty() {
-                Ok(position)
-            } else {
-                Err(RegistrationError::Conflict { set: Box::new(key), fields })
-            };
+            let set = &registry.sets[position];
+            let fields = set.card.differing_fields(&checked.card, &self.frontend_config);
+            if fields.is_empty() {
+                return Ok(position);
+            }
+            error!(
+                set = %key, url = %checked.url, fields = fields.join(", "), members = set.worker_ids(),
+                "worker refused: it differs from the members of its set"
+            );
+            return Err(RegistrationError::Conflict { set: Box::new(key), fields });
+        }
+        if let Some((name, set)) = registry.name_taken(&checked.card) {
+            return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
         }
         let index = self.index_for(registry, &IndexKey::of(&checked.card));
         registry.sets.push(WorkerSet::found(
@@ -359,22 +296,22 @@ impl Fleet {
         registry.slots.release(member.slot);
     }
 
-    fn remove_locked(&self, registry: &mut Registry, id: WorkerId) -> bool {
-        let Some(worker) = registry.workers.remove(&id) else { return false };
-        let Some(position) = registry.sets.iter().position(|set| set.key == worker.set) else {
-            return true;
-        };
-        let set = &mut registry.sets[position];
-        let key = set.index_key.clone();
-        let selector = Arc::clone(&set.selector);
-        let gone: Vec<_> = set.members.extract_if(.., |member| member.worker.id == id).collect();
-        for member in &gone {
-            selector.loads().forget(member.slot);
-            self.close_rank(registry, &key, member);
+    /// Takes workers out of the view, then closes what they had. In this order, so that no request is placed
+    /// on a rank while its stream is being closed; one that took an older view finds the slot's load forgotten,
+    /// which excludes it.
+    fn let_go(&self, registry: &mut Registry, ids: &[WorkerId]) {
+        let leaving: Vec<_> = ids.iter().flat_map(|&id| registry.take_out(id)).collect();
+        if leaving.is_empty() {
+            return;
         }
-        info!(worker = %id, "worker left");
+        for &id in ids {
+            self.leases.end(id);
+        }
         registry.drop_empty_sets();
-        true
+        self.publish(registry);
+        for Leaving { key, member } in &leaving {
+            self.close_rank(registry, key, member);
+        }
     }
 
     fn publish(&self, registry: &mut Registry) {
@@ -382,12 +319,6 @@ impl Fleet {
         let sets = registry.sets.iter().map(|set| Arc::new(set.view())).collect();
         let adapters: Vec<_> = registry.sets.iter().map(|set| set.card.lora_adapters.clone()).collect();
         self.view.store(Arc::new(FleetView::of(registry.generation, sets, &adapters)));
-    }
-}
-
-impl Lease {
-    fn of(length: Duration) -> Self {
-        Self { length, expires: Instant::now() + length }
     }
 }
 
@@ -403,6 +334,33 @@ impl Registry {
         let id = WorkerId(self.next_id);
         self.next_id += 1;
         id
+    }
+
+    /// Takes a worker out of its set and drops its loads; its streams are still open then.
+    fn take_out(&mut self, id: WorkerId) -> Vec<Leaving> {
+        let Some(worker) = self.workers.remove(&id) else { return Vec::new() };
+        let Some(set) = self.sets.iter_mut().find(|set| set.key == worker.set) else { return Vec::new() };
+        let gone: Vec<_> = set.members.extract_if(.., |member| member.worker.id == id).collect();
+        for member in &gone {
+            set.selector.loads().forget(member.slot);
+        }
+        info!(worker = %id, "worker left");
+        gone.into_iter().map(|member| Leaving { key: set.index_key.clone(), member }).collect()
+    }
+
+    /// A name of `card` that stands for something else in another set, and that set. Were it let through, a
+    /// request for the name would go to one or the other by chance.
+    fn name_taken(&self, card: &Card) -> Option<(String, SetKey)> {
+        self.sets.iter().find_map(|set| {
+            let known = &set.card;
+            let adapters = card.lora_adapters.iter();
+            let mut clashes = adapters.filter(|&name| {
+                *name == known.model || (known.model != card.model && known.lora_adapters.contains(name))
+            });
+            let name =
+                clashes.next().or_else(|| known.lora_adapters.contains(&card.model).then_some(&card.model));
+            Some((name?.clone(), set.key.clone()))
+        })
     }
 
     /// A set without members is gone: the next worker of its key founds it anew, under its own card.

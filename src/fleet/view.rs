@@ -32,7 +32,7 @@ pub struct WorkerInfo {
     /// How it was announced.
     pub spec: WorkerSpec,
     /// Set when the worker is on its way out: in-flight requests finish, no new ones come.
-    pub draining: AtomicBool,
+    draining: AtomicBool,
     /// Milliseconds since the fleet's epoch until which the worker takes no requests, because one could not
     /// be delivered. Relaxed on both sides: a request that misses a fresh value is retried elsewhere.
     inhibited_until: AtomicU64,
@@ -42,6 +42,12 @@ impl WorkerInfo {
     pub(super) fn new(id: WorkerId, url: Uri, spec: WorkerSpec) -> Self {
         let draining = AtomicBool::new(false);
         Self { id, url, spec, draining, inhibited_until: AtomicU64::new(0) }
+    }
+
+    /// Keeps new requests away for good.
+    pub(super) fn drain(&self) {
+        // Relaxed: see `exclusion`.
+        self.draining.store(true, Ordering::Relaxed);
     }
 
     /// Keeps requests away until `until_ms` on the fleet's clock.
@@ -141,7 +147,13 @@ impl SetView {
         out.extend(self.members.iter().map(|member| member.member(now_ms)));
     }
 
-    /// The member that has `slot`.
+    /// How many ranks take requests at `now_ms`.
+    #[must_use]
+    pub fn routable(&self, now_ms: u64) -> usize {
+        self.members.iter().filter(|member| member.worker.exclusion(now_ms).is_none()).count()
+    }
+
+    /// The member that has `slot`. Walks through all of them.
     #[must_use]
     pub fn by_slot(&self, slot: Slot) -> Option<&Arc<RankMember>> {
         self.members.iter().find(|member| member.slot == slot)
@@ -191,11 +203,19 @@ impl FleetView {
         names
     }
 
+    /// The worker of that id.
+    #[must_use]
+    pub fn worker(&self, id: WorkerId) -> Option<&Arc<WorkerInfo>> {
+        self.members().map(|(_, member)| &member.worker).find(|worker| worker.id == id)
+    }
+
     /// Every rank of every set.
     pub fn members(&self) -> impl Iterator<Item = (&Arc<SetView>, &Arc<RankMember>)> {
         self.sets.iter().flat_map(|set| set.members.iter().map(move |member| (set, member)))
     }
 
+    /// The view of `sets`, whose adapters are given in the same order. A name is either a model or an adapter: the
+    /// registry takes nobody in who would make it both.
     pub(super) fn of(generation: u64, sets: Vec<Arc<SetView>>, adapters: &[Vec<String>]) -> Self {
         let mut routes: AHashMap<String, ModelRoute> = AHashMap::new();
         for (position, (set, adapters)) in sets.iter().zip(adapters).enumerate() {

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{card::Card, registry::IndexKey, router_config::RouterConfig, view::RankMember};
+use super::{card::Card, router_config::RouterConfig, streams::IndexKey, view::RankMember};
 use crate::{
     fleet::{SetView, WorkerType},
     hash::BlockSize,
@@ -104,6 +104,13 @@ impl WorkerSet {
             source,
             members: Vec::new(),
         }
+    }
+
+    /// Its members' ids, for a person to read.
+    pub(super) fn worker_ids(&self) -> String {
+        let mut ids: Vec<_> = self.members.iter().map(|member| member.worker.id.0).collect();
+        ids.dedup();
+        ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn view(&self) -> SetView {

@@ -61,7 +61,8 @@ pub struct WorkerSpec {
     /// API surfaces, joined by `|`.
     #[serde(default = "default_model_type")]
     pub model_type: String,
-    /// Role in a prefill/decode deployment.
+    /// Role in a prefill/decode deployment. A decode set serves alone; prefill and encode workers, to which no whole
+    /// request may be sent, are refused.
     #[serde(default, skip_serializing_if = "is_default")]
     pub worker_type: WorkerType,
     /// Whether the engine speculates with EAGLE (block hashes look one token ahead).
@@ -126,6 +127,15 @@ pub enum SpecError {
     /// A first rank past any real one.
     #[error("first_rank = {0} is not usable; accepted are 0 to 65535")]
     FirstRank(u32),
+    /// An adapter that no request could name.
+    #[error("lora_adapters: '{0}' is not usable; each needs a name of its own, other than the model's")]
+    Adapter(String),
+    /// A role that is not routed yet.
+    #[error(
+        "worker_type = \"{}\" is not supported by this version; leave it out, or set it to \"aggregated\" or \"decode\"",
+        .0.name()
+    )]
+    Role(WorkerType),
     /// A replay endpoint without the events that it would complete.
     #[error("kv_replay_endpoint needs kv_events_endpoint")]
     ReplayWithoutEvents,
@@ -171,6 +181,8 @@ impl WorkerSpec {
     /// The part of the description that must be equal over a worker set's replicas.
     #[must_use]
     pub fn card(&self) -> Card {
+        let mut lora_adapters = self.lora_adapters.clone();
+        lora_adapters.sort_unstable();
         Card {
             model: self.model.clone(),
             namespace: self.namespace.clone(),
@@ -180,18 +192,28 @@ impl WorkerSpec {
             worker_type: self.worker_type,
             block_size: self.block_size,
             eagle: self.eagle,
-            lora_adapters: self.lora_adapters.clone(),
+            lora_adapters,
             max_model_len: self.max_model_len,
             router_config: self.router_config.clone(),
         }
     }
 
     pub(super) fn check(&self) -> Result<CheckedSpec, SpecError> {
-        for (name, value) in [("model", &self.model), ("namespace", &self.namespace)] {
+        for (name, value) in [
+            ("model", &self.model),
+            ("namespace", &self.namespace),
+            ("component", &self.component),
+            ("endpoint", &self.endpoint),
+            ("model_type", &self.model_type),
+        ] {
             if value.is_empty() {
                 return Err(SpecError::Empty(name));
             }
         }
+        if matches!(self.worker_type, WorkerType::Prefill | WorkerType::Encode) {
+            return Err(SpecError::Role(self.worker_type));
+        }
+        self.check_adapters()?;
         if !(1..=1024).contains(&self.ranks) {
             return Err(SpecError::Ranks(self.ranks));
         }
@@ -220,10 +242,20 @@ impl WorkerSpec {
         Ok(CheckedSpec {
             card: self.card(),
             block_size: BlockSize::new(self.block_size)?,
-            url: url.clone(),
+            url,
             events,
             replay,
         })
+    }
+
+    fn check_adapters(&self) -> Result<(), SpecError> {
+        for (position, name) in self.lora_adapters.iter().enumerate() {
+            let earlier = &self.lora_adapters[..position];
+            if name.is_empty() || *name == self.model || earlier.contains(name) {
+                return Err(SpecError::Adapter(name.clone()));
+            }
+        }
+        Ok(())
     }
 
     fn base_url(&self) -> Result<Uri, SpecError> {
@@ -294,10 +326,14 @@ mod tests {
     #[test]
     fn unusable_fields_are_named() {
         let base = WorkerSpec::new("http://h:8000", "m");
-        let cases: [(WorkerSpec, &str); 7] = [
+        let cases: [(WorkerSpec, &str); 11] = [
             (WorkerSpec { url: "h:8000".into(), ..base.clone() }, "url"),
             (WorkerSpec { url: "https://h:8000".into(), ..base.clone() }, "url"),
             (WorkerSpec { model: String::new(), ..base.clone() }, "model"),
+            (WorkerSpec { endpoint: String::new(), ..base.clone() }, "endpoint"),
+            (WorkerSpec { lora_adapters: vec!["m".into()], ..base.clone() }, "lora_adapters"),
+            (WorkerSpec { lora_adapters: vec!["a".into(), "a".into()], ..base.clone() }, "lora_adapters"),
+            (WorkerSpec { worker_type: WorkerType::Prefill, ..base.clone() }, "worker_type"),
             (WorkerSpec { block_size: 0, ..base.clone() }, "block_size"),
             (WorkerSpec { ranks: 0, ..base.clone() }, "ranks"),
             (WorkerSpec { kv_events_endpoint: Some("5557".into()), ..base.clone() }, "kv_events_endpoint"),

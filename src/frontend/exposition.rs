@@ -39,7 +39,7 @@ impl Source for Numbers {
         choices(app, page)?;
         stages(app, page)?;
         sets(app, &view, page)?;
-        Ranks::of(&view).write(page)?;
+        Ranks::of(&view, app.fleet.now_ms()).write(page)?;
         indexes(&view, page)?;
         events(app, page)
     }
@@ -164,15 +164,17 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
 
 /// Every rank with its labels written out.
 struct Ranks<'a> {
+    /// On the fleet's clock.
+    now_ms: u64,
     ranks: Vec<(&'a SetView, &'a RankMember, [String; 2])>,
 }
 
 impl<'a> Ranks<'a> {
-    fn of(view: &'a FleetView) -> Self {
+    fn of(view: &'a FleetView, now_ms: u64) -> Self {
         let ranks = view.members().map(|(set, member)| {
             (&**set, &**member, [member.worker.id.to_string(), member.rank.to_string()])
         });
-        Self { ranks: ranks.collect() }
+        Self { now_ms, ranks: ranks.collect() }
     }
 
     fn labels(&self) -> Vec<[(&str, &str); 3]> {
@@ -222,8 +224,9 @@ impl<'a> Ranks<'a> {
         self.gauge(page, "worker_event_lag_seconds", "Age of the last event batch when applied", |_, m| {
             m.status.totals().lag_ms as f64 / 1000.0
         })?;
+        let now = self.now_ms;
         self.gauge(page, "worker_routable", "1 if it takes new requests", |_, member| {
-            f64::from(u8::from(!member.worker.draining.load(Relaxed)))
+            f64::from(u8::from(member.worker.exclusion(now).is_none()))
         })?;
         self.counter(page, "worker_chosen", "Requests sent there", |m| m.chosen.load(Relaxed))?;
         self.counter(page, "worker_prompt_tokens", "Prompt tokens reported", |m| {

@@ -24,13 +24,15 @@ use crate::{
 /// them, so that one can go to the fleet and another to whoever reads the totals.
 #[derive(Clone, Default)]
 pub struct FleetStreams {
+    /// Held to look something up or to put it in, never while sockets open, threads end or a queue is full: a scrape
+    /// must not wait for those.
     open: Arc<Mutex<Open>>,
     settings: StreamSettings,
 }
 
 #[derive(Default)]
 struct Open {
-    ingestors: AHashMap<IndexKey, Ingestor>,
+    ingestors: AHashMap<IndexKey, Arc<Ingestor>>,
     streams: AHashMap<Slot, Stream>,
 }
 
@@ -41,11 +43,16 @@ impl FleetStreams {
         Self { open: Arc::default(), settings }
     }
 
+    fn ingestor(&self, key: &IndexKey) -> Option<Arc<Ingestor>> {
+        self.open.lock().ingestors.get(key).map(Arc::clone)
+    }
+
     /// What all streams of all indexes have done.
     #[must_use]
     pub fn totals(&self) -> Vec<(IndexKey, IngestTotals)> {
         let open = self.open.lock();
-        let totals = |(key, ingestor): (&IndexKey, &Ingestor)| (key.clone(), ingestor.counters().totals());
+        let totals =
+            |(key, ingestor): (&IndexKey, &Arc<Ingestor>)| (key.clone(), ingestor.counters().totals());
         open.ingestors.iter().map(totals).collect()
     }
 }
@@ -54,7 +61,7 @@ impl Streams for FleetStreams {
     fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) {
         match Ingestor::start(writers) {
             Ok(ingestor) => {
-                self.open.lock().ingestors.insert(key.clone(), ingestor);
+                self.open.lock().ingestors.insert(key.clone(), Arc::new(ingestor));
             }
             // `open` then refuses every worker of the model with the reason.
             Err(error) => error!(%error, model = key.model, "no thread to apply KV events with"),
@@ -62,8 +69,7 @@ impl Streams for FleetStreams {
     }
 
     fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String> {
-        let mut open = self.open.lock();
-        let Some(ingestor) = open.ingestors.get(key) else {
+        let Some(ingestor) = self.ingestor(key) else {
             return Err("the index of this model has no thread to apply KV events with".to_owned());
         };
         let StreamSource { slot, worker, rank, block_size, eagle, .. } = source;
@@ -74,7 +80,7 @@ impl Streams for FleetStreams {
         let feed = Feed { replay: source.replay, settings: self.settings, ..Feed::new(endpoint) };
         let source = Source { slot, worker, rank, feed, block_size, eagle };
         let stream = ingestor.open(source, status).map_err(|error| error.to_string())?;
-        open.streams.insert(slot, stream);
+        self.open.lock().streams.insert(slot, stream);
         Ok(())
     }
 
@@ -82,7 +88,7 @@ impl Streams for FleetStreams {
         // Joining the stream's thread comes before the retirement, so that nothing of it is queued after.
         let stream = self.open.lock().streams.remove(&slot);
         drop(stream);
-        if let Some(ingestor) = self.open.lock().ingestors.get(key) {
+        if let Some(ingestor) = self.ingestor(key) {
             ingestor.retire(slot);
         }
     }

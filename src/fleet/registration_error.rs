@@ -1,0 +1,47 @@
+//! Why a worker was not taken in.
+
+use thiserror::Error;
+
+use super::{worker_set::SetKey, worker_spec::SpecError};
+use crate::slot::WorkerId;
+
+/// A worker that was not taken in.
+#[derive(Debug, Error)]
+pub enum RegistrationError {
+    /// Its description cannot be used.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Its id belongs to another worker.
+    #[error("worker id {id} is taken by {url}; leave the id out, or remove that worker first")]
+    IdTaken {
+        /// The id.
+        id: WorkerId,
+        /// Who has it.
+        url: String,
+    },
+    /// Its set stands under another card.
+    #[error(
+        "worker set {set} exists with other values of {}; replicas of one set must agree: register under another \
+         endpoint or component, or remove the set's workers first", fields.join(", ")
+    )]
+    Conflict {
+        /// The set.
+        set: Box<SetKey>,
+        /// The card fields in which they differ.
+        fields: Vec<&'static str>,
+    },
+    /// A name of its card stands for something else already.
+    #[error(
+        "the name '{name}' is served already by worker set {set} as another model or adapter; a name stands for one \
+         thing: rename the model or the adapter"
+    )]
+    NameTaken {
+        /// The model's or the adapter's name.
+        name: String,
+        /// Whose it is.
+        set: Box<SetKey>,
+    },
+    /// Its event stream cannot be opened.
+    #[error("kv_events_endpoint: {0}")]
+    Stream(String),
+}

@@ -1,0 +1,63 @@
+//! What the fleet asks of whoever follows the engines' events.
+
+use std::sync::Arc;
+
+use super::{card::Card, endpoint::StreamDirection, stream_status::StreamStatus};
+use crate::{
+    hash::BlockSize,
+    index::IndexWriter,
+    slot::{Rank, Slot, WorkerId},
+};
+
+/// What tells indexes apart: models never share block hashes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct IndexKey {
+    /// The base model's name.
+    pub model: String,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Whether block hashes look one token ahead.
+    pub eagle: bool,
+}
+
+impl IndexKey {
+    pub(super) fn of(card: &Card) -> Self {
+        Self { model: card.model.clone(), block_size: card.block_size, eagle: card.eagle }
+    }
+}
+
+/// Where one rank's events come from.
+#[derive(Clone, Debug)]
+pub struct StreamSource {
+    /// The rank's slot.
+    pub slot: Slot,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Its rank.
+    pub rank: Rank,
+    /// ZMQ endpoint of the events.
+    pub events: String,
+    /// ZMQ endpoint of the replay socket.
+    pub replay: Option<String>,
+    /// Which side connects on the event socket.
+    pub direction: StreamDirection,
+    /// Tokens per block.
+    pub block_size: BlockSize,
+    /// Whether block hashes look one token ahead.
+    pub eagle: bool,
+}
+
+/// What the fleet asks of ingestion. Calls come one at a time, in the order of the changes, and may block: no
+/// request waits for them.
+pub trait Streams: Send + Sync {
+    /// A new index: from now on streams of this key feed `writers`.
+    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>);
+    /// A rank came. Its stream writes `status`.
+    ///
+    /// # Errors
+    /// What is wrong with the endpoint, for whoever registered the worker. There is then nothing to close.
+    fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String>;
+    /// A rank is gone: close its stream, if it had one, and drop its blocks. Called once for every slot that was
+    /// given out, whether or not it had a stream, before its index is given out again.
+    fn close(&self, key: &IndexKey, slot: Slot);
+}
