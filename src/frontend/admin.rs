@@ -4,19 +4,19 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    body::Bytes,
-    extract::{DefaultBodyLimit, Path, Request, State},
+    extract::{FromRequestParts, Path, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http::{HeaderMap, StatusCode, Uri, header};
+use http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts};
 use serde_json::{Value, json};
 
 use super::{app::App, counters::Surface, error::ApiError, explain, exposition, openai::Fields, route};
 use crate::{
     fleet::{RankMember, RegistrationError, SetView, WorkerSpec},
     metrics::CONTENT_TYPE,
+    select::Exclusion,
     slot::WorkerId,
 };
 
@@ -34,32 +34,35 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/v1/workers/{id}/drain", post(drain))
         .route("/v1/worker-sets", get(list_sets))
         .fallback(unknown)
-        .layer(DefaultBodyLimit::max(app.settings.max_body_bytes))
+        .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(app), require_token))
         .with_state(Arc::clone(app))
 }
 
-/// Asks for the token, if there is one.
+/// Asks for the token, if there is one. If there is none, whoever reaches the port is trusted, but for web pages: any
+/// page in a browser on this machine could otherwise register a worker of its own and be sent prompts.
 async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    if let Some(token) = &app.settings.admin_token
-        && !bearer_is(request.headers(), token)
-    {
-        return ApiError::unauthorized(
+    match &app.settings.admin_token {
+        Some(token) if !bearer_is(request.headers(), token) => ApiError::unauthorized(
             "the admin listener asks for its token: send 'Authorization: Bearer TOKEN' with the content of \
              --admin-token-file",
         )
-        .into_response();
+        .into_response(),
+        None if request.headers().contains_key(header::ORIGIN) => {
+            ApiError::forbidden("the admin listener takes no requests from web pages unless it has a token")
+                .into_response()
+        }
+        _ => next.run(request).await,
     }
-    next.run(request).await
 }
 
 /// Compares in a time that does not depend on where the texts differ, so that the token cannot be guessed a
 /// character at a time.
 fn bearer_is(headers: &HeaderMap, token: &str) -> bool {
     let given = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes);
-    let Some(given) = given.and_then(|value| value.strip_prefix(b"Bearer ")) else { return false };
+    let Some((scheme, given)) = given.and_then(|value| value.split_at_checked(7)) else { return false };
     let differing = given.iter().zip(token.as_bytes()).fold(0, |acc, (a, b)| acc | (a ^ b));
-    given.len() == token.len() && differing == 0
+    scheme.eq_ignore_ascii_case(b"bearer ") && given.len() == token.len() && differing == 0
 }
 
 async fn unknown(uri: Uri) -> ApiError {
@@ -68,6 +71,10 @@ async fn unknown(uri: Uri) -> ApiError {
          /v1/worker-sets",
         uri.path()
     ))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(method.as_str(), uri.path(), "what the header 'allow' lists")
 }
 
 async fn health() -> Json<Value> {
@@ -82,54 +89,48 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 /// Which surface a body belongs to: only a chat has `messages`.
-async fn explain(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    let surface = match Fields::parse(&body) {
-        Ok(fields) if fields.raw("messages").is_some() => Surface::Chat,
-        Ok(_) => Surface::Completions,
-        Err(error) => return error.into_response(),
-    };
-    match explain::explain(&app, surface, &headers, &body).await {
-        Ok(answer) => Json(answer).into_response(),
-        Err(error) => error.into_response(),
-    }
+async fn explain(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (head, body) = request.into_parts();
+    let body = route::read_json(&app, &head.headers, body).await?;
+    let chat = Fields::parse(&body)?.raw("messages").is_some();
+    let surface = if chat { Surface::Chat } else { Surface::Completions };
+    explain::explain(&app, surface, &head.headers, &body).await.map(Json)
 }
 
-async fn query_chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    query(&app, Surface::Chat, &headers, &body).await
+async fn query_chat(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    query(&app, Surface::Chat, request).await
 }
 
-async fn query_completions(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    query(&app, Surface::Completions, &headers, &body).await
+async fn query_completions(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    query(&app, Surface::Completions, request).await
 }
 
-async fn query(app: &App, surface: Surface, headers: &HeaderMap, body: &Bytes) -> Response {
-    match route::query_instance(app, surface, headers, body).await {
-        Ok(answer) => Json(answer).into_response(),
-        Err(error) => error.into_response(),
-    }
+async fn query(app: &App, surface: Surface, request: Request) -> Result<Json<Value>, ApiError> {
+    let (head, body) = request.into_parts();
+    let body = route::read_json(app, &head.headers, body).await?;
+    route::query_instance(app, surface, &head.headers, &body).await.map(Json)
 }
 
 /// How long a worker stays without a heartbeat if its registration says nothing (`lease_secs`).
 const DEFAULT_LEASE_SECS: f64 = 10.0;
 
-async fn register(State(app): State<Arc<App>>, body: Bytes) -> Response {
-    let (spec, lease) = match read_registration(&body) {
-        Ok(read) => read,
-        Err(error) => return error.into_response(),
-    };
+async fn register(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let (head, body) = request.into_parts();
+    let body = route::read_json(&app, &head.headers, body).await?;
+    let (spec, lease) = read_registration(&body)?;
     let fleet = Arc::clone(&app.fleet);
     // Opening streams starts threads: not on a thread that serves requests.
     let registered = tokio::task::spawn_blocking(move || fleet.register(spec, Some(lease))).await;
     match registered {
         Ok(Ok(id)) => {
             let body = json!({ "id": id.0, "lease_secs": lease.as_secs_f64() });
-            (StatusCode::CREATED, Json(body)).into_response()
+            Ok((StatusCode::CREATED, Json(body)).into_response())
         }
-        Ok(Err(error @ (RegistrationError::Conflict { .. } | RegistrationError::IdTaken { .. }))) => {
-            ApiError::conflict(error.to_string()).into_response()
+        Ok(Err(error @ (RegistrationError::Spec(_) | RegistrationError::Stream(_)))) => {
+            Err(ApiError::bad_request(error.to_string()))
         }
-        Ok(Err(error)) => ApiError::bad_request(error.to_string()).into_response(),
-        Err(error) => ApiError::internal(error.to_string()).into_response(),
+        Ok(Err(error)) => Err(ApiError::conflict(error.to_string())),
+        Err(error) => Err(ApiError::internal(error.to_string())),
     }
 }
 
@@ -145,26 +146,40 @@ fn read_registration(body: &[u8]) -> Result<(WorkerSpec, Duration), ApiError> {
     Ok((spec, Duration::from_secs_f64(lease_secs)))
 }
 
-async fn heartbeat(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+/// The worker id of a path.
+struct Id(u64);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let id = Path::<u64>::from_request_parts(head, state).await;
+        id.map(|Path(id)| Self(id)).map_err(|_| {
+            ApiError::bad_request(format!("{}: a worker id is a number below 2^64", head.uri.path()))
+        })
+    }
+}
+
+async fn heartbeat(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
     found(id, app.fleet.heartbeat(WorkerId(id)))
 }
 
-async fn drain(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+async fn drain(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
     found(id, app.fleet.drain(WorkerId(id)))
 }
 
-async fn leave(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+async fn leave(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
     let fleet = Arc::clone(&app.fleet);
+    // Streams are joined: not on a thread that serves requests.
     let known = tokio::task::spawn_blocking(move || fleet.remove(WorkerId(id))).await;
-    found(id, known.unwrap_or(false))
+    found(id, known.map_err(|error| ApiError::internal(error.to_string()))?)
 }
 
-fn found(id: u64, known: bool) -> Response {
+fn found(id: u64, known: bool) -> Result<Json<Value>, ApiError> {
     if known {
-        Json(json!({ "id": id, "status": "ok" })).into_response()
+        Ok(Json(json!({ "id": id, "status": "ok" })))
     } else {
-        ApiError::not_found(format!("there is no worker {id}; it has to register (POST /v1/workers)"))
-            .into_response()
+        Err(ApiError::not_found(format!("there is no worker {id}; it has to register (POST /v1/workers)")))
     }
 }
 
@@ -174,14 +189,14 @@ async fn list_workers(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({ "generation": view.generation, "workers": workers }))
 }
 
-async fn show_worker(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+async fn show_worker(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
     let view = app.fleet.view();
     let ranks: Vec<_> = view
         .members()
         .filter(|(_, member)| member.worker.id.0 == id)
         .map(|(set, member)| rank_object(&app, set, member))
         .collect();
-    if ranks.is_empty() { found(id, false) } else { Json(json!({ "ranks": ranks })).into_response() }
+    if ranks.is_empty() { found(id, false) } else { Ok(Json(json!({ "ranks": ranks }))) }
 }
 
 /// One rank: who it is, how it stands, how busy it is, and how far its event stream got.
@@ -195,7 +210,7 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
         "url": member.worker.url.to_string(),
         "worker_set": set.key.to_string(),
         "model": set.key.model,
-        "excluded": member.worker.exclusion(app.fleet.now_ms()).map(crate::select::Exclusion::name),
+        "excluded": member.worker.exclusion(app.fleet.now_ms()).map(Exclusion::name),
         "stream": {
             "state": member.status.state().name(),
             "cursor": member.status.cursor(),

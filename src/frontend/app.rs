@@ -8,6 +8,10 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use ahash::AHashSet;
+use parking_lot::Mutex;
+use tracing::warn;
+
 use super::{counters::Counters, prompts::Prompts, settings::FrontendSettings};
 use crate::{fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
@@ -19,8 +23,14 @@ pub struct App {
     pub(super) pool: Pool,
     pub(super) counters: Arc<Counters>,
     pub(super) streams: FleetStreams,
+    /// Keys of `nvext` that were logged.
+    logged_hints: Mutex<AHashSet<String>>,
     draining: AtomicBool,
 }
+
+/// How many unknown keys of `nvext` are logged, once each, and how much of each: clients choose them.
+const LOGGED_HINTS: usize = 64;
+const LOGGED_HINT_CHARS: usize = 64;
 
 impl App {
     /// The state of a frontend that serves `fleet`.
@@ -39,6 +49,7 @@ impl App {
             pool,
             counters: Arc::default(),
             streams,
+            logged_hints: Mutex::default(),
             draining: AtomicBool::new(false),
         }
     }
@@ -53,6 +64,23 @@ impl App {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Counts keys of `nvext` that nobody reads, and logs each of them once.
+    pub(super) fn note_unknown_hints(&self, keys: &[String]) {
+        if keys.is_empty() {
+            return;
+        }
+        // Relaxed: a statistic.
+        self.counters.unknown_hints.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let mut logged = self.logged_hints.lock();
+        for key in keys {
+            let key: String = key.chars().take(LOGGED_HINT_CHARS).collect();
+            if logged.len() < LOGGED_HINTS && !logged.contains(&key) {
+                warn!(?key, "a request's nvext has a key that this router does not read: it is ignored");
+                logged.insert(key);
+            }
+        }
     }
 
     pub(super) fn set_draining(&self) {

@@ -8,6 +8,8 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::proxy::{Origin, ProxyError};
+
 /// An answer that is an error of the router's own.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -81,6 +83,17 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "invalid_request_error", message)
     }
 
+    /// 403.
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message)
+    }
+
+    /// 415.
+    pub(crate) fn not_json() -> Self {
+        let message = "only JSON bodies are read here; send them with content-type application/json";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
     /// 413.
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("the request body is larger than {limit} bytes (--max-body-bytes)");
@@ -101,9 +114,15 @@ impl ApiError {
         Self { retry_after_secs: Some(1), ..Self::new(status, "overloaded_error", message) }
     }
 
-    /// 502 or 504: a worker failed before it answered.
-    pub(crate) fn upstream(status: StatusCode, message: impl Into<String>) -> Self {
-        Self::new(status, "upstream_error", message)
+    /// A request that could not be forwarded, or that no worker answered: mostly 502 or 504.
+    pub(crate) fn upstream(error: &ProxyError) -> Self {
+        let kind = match error.origin() {
+            Origin::Client => "invalid_request_error",
+            Origin::Router => "router_error",
+            Origin::Worker => "worker_error",
+        };
+        let new = Self::new(error.kind.status(), kind, error.client_message());
+        Self { code: Some(error.kind.name()), ..new }
     }
 
     /// 500: something of ours broke.

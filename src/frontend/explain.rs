@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::{app::App, counters::Surface, error::ApiError, route};
 use crate::{
     fleet::SetView,
-    select::{Choice, Refusal, Row},
+    index::Overlap,
+    select::{Choice, Exclusion, Refusal, Row, cost::Cost},
 };
 
 /// Answers one question.
@@ -30,6 +31,7 @@ pub(super) async fn explain(
         "prompt_complete": asked.prompt.tokens.complete,
         "tokens_from": asked.prompt.tokens.source.name(),
         "block_size": set.block_size.get(),
+        "router_config": &*set.config,
     });
     if let Some(problem) = &asked.prompt.tokens.problem {
         answer["tokens_problem"] = json!(problem);
@@ -71,13 +73,12 @@ fn describe(answer: &mut Value, set: &SetView, outcome: Result<Choice, Refusal>,
 }
 
 fn row_object(set: &SetView, row: &Row) -> Value {
-    let overlap = |o: crate::index::Overlap| json!({ "gpu": o.gpu, "host": o.host, "disk": o.disk, "external": o.external });
     let member = set.by_slot(row.slot);
     let mut object = json!({
         "worker_id": row.worker.0,
         "dp_rank": row.rank.0,
         "url": member.map(|member| member.worker.url.to_string()),
-        "overlap_blocks": overlap(row.overlap),
+        "overlap_blocks": overlap_object(row.overlap),
         "cached_tokens": row.cached_tokens,
         "load": {
             "requests": row.load.requests,
@@ -85,10 +86,10 @@ fn row_object(set: &SetView, row: &Row) -> Value {
             "decode_blocks": row.load.decode_blocks,
             "new_blocks": row.new_blocks,
         },
-        "excluded": row.exclusion.map(crate::select::Exclusion::name),
+        "excluded": row.exclusion.map(Exclusion::name),
     });
     if let Some(withheld) = row.withheld {
-        object["withheld_overlap_blocks"] = overlap(withheld);
+        object["withheld_overlap_blocks"] = overlap_object(withheld);
         object["withheld_because"] = json!(member.map(|member| member.status.state().name()));
     }
     if let Some(cost) = &row.cost {
@@ -97,8 +98,21 @@ fn row_object(set: &SetView, row: &Row) -> Value {
     object
 }
 
-fn cost_object(cost: &crate::select::cost::Cost) -> Value {
-    json!({ "total": cost.total, "terms": format!("{cost:?}") })
+fn overlap_object(overlap: Overlap) -> Value {
+    let Overlap { gpu, host, disk, external } = overlap;
+    json!({ "gpu": gpu, "host": host, "disk": disk, "external": external })
+}
+
+/// The terms in blocks; `decay` has no unit. What weighs them is in `router_config`.
+fn cost_object(cost: &Cost) -> Value {
+    json!({
+        "total": cost.total,
+        "prefill": cost.prefill,
+        "decode": cost.decode,
+        "requests": cost.requests,
+        "credit": cost.credit,
+        "decay": cost.decay,
+    })
 }
 
 /// One sentence on why this candidate won or lost.

@@ -1,6 +1,7 @@
 //! The numbers of a frontend, written to the metrics page when it is scraped.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt::{self, Debug},
     sync::{Arc, atomic::Ordering::Relaxed},
 };
@@ -136,6 +137,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
             [
                 ("worker_set", name.as_str()),
                 ("model", set.key.model.as_str()),
+                ("model_type", set.key.model_type.as_str()),
                 ("router_mode", set.config.mode.name()),
                 ("router_config_from", set.source.name()),
             ]
@@ -146,14 +148,11 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         "Worker sets and their routing configuration",
         labels.iter().map(|labels| (&labels[..], 1)),
     )?;
-    let sources: Vec<_> = view
-        .sets
-        .iter()
-        .map(|set| {
-            let source = app.prompts.source(&set.key.model);
-            let by_load = i64::from(source == TokenSource::Nobody);
-            ([("model", set.key.model.as_str())], by_load)
-        })
+    // Sets of one model have one tokenizer, and a series may stand on the page once.
+    let models: BTreeSet<_> = view.sets.iter().map(|set| set.key.model.as_str()).collect();
+    let sources: Vec<_> = models
+        .into_iter()
+        .map(|model| ([("model", model)], i64::from(app.prompts.source(model) == TokenSource::Nobody)))
         .collect();
     page.gauges(
         "model_untokenised",
@@ -293,16 +292,21 @@ impl<'a> Ranks<'a> {
 }
 
 fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
-    let mut seen: Vec<&str> = Vec::new();
-    let mut rows = Vec::new();
-    for set in &view.sets {
-        // Sets of one model share an index, which shall be shown once.
-        if seen.contains(&set.key.model.as_str()) {
-            continue;
-        }
-        seen.push(&set.key.model);
-        rows.push(([("model", set.key.model.as_str())], set.index.totals()));
-    }
+    // Sets of one model and hash rule share an index, which shall be shown once.
+    let indexes: BTreeMap<_, _> = view
+        .sets
+        .iter()
+        .map(|set| {
+            ((set.key.model.as_str(), set.block_size.get().to_string(), set.eagle), set.index.totals())
+        })
+        .collect();
+    let rows: Vec<_> = indexes
+        .iter()
+        .map(|((model, block_size, eagle), totals)| {
+            let eagle = if *eagle { "true" } else { "false" };
+            ([("model", *model), ("block_size", block_size.as_str()), ("eagle", eagle)], totals)
+        })
+        .collect();
     let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let places = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.places)));
     page.gauges("index_places", "Distinct blocks in the index", places)?;

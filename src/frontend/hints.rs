@@ -20,8 +20,8 @@ struct Nvext {
     decode_worker_id: Option<u64>,
     dp_rank: Option<u32>,
     cache_salt: Option<String>,
-    extra_fields: Vec<String>,
-    annotations: Vec<String>,
+    extra_fields: Option<Vec<String>>,
+    annotations: Option<Vec<String>>,
 }
 
 /// Keys of `nvext` that this router reads.
@@ -88,12 +88,12 @@ impl Hints {
             }
             (None, None) => None,
         };
-        let wants = |name: &str| nvext.extra_fields.iter().any(|field| field == name);
+        let wants = |name: &str| nvext.extra_fields.iter().flatten().any(|field| field == name);
         Ok(Self {
             pin,
             cache_salt: text(headers, "x-tenant-id").or(nvext.cache_salt).filter(|salt| !salt.is_empty()),
             metadata: Metadata { worker_id: wants("worker_id"), timing: wants("timing") },
-            query_only: nvext.annotations.iter().any(|a| a.starts_with("query_instance_id:")),
+            query_only: nvext.annotations.iter().flatten().any(|a| a.starts_with("query_instance_id:")),
             has_nvext: fields.raw("nvext").is_some(),
             unknown_keys: unknown_keys(fields),
         })
@@ -169,5 +169,6 @@ mod tests {
         assert_eq!(hints.cache_salt.as_deref(), Some("acme"));
         assert!(hints.query_only && hints.has_nvext);
         assert!(!read(&[], "{}").unwrap().metadata.any());
+        assert!(!read(&[], r#"{"nvext":{"extra_fields":null,"annotations":null}}"#).unwrap().metadata.any());
     }
 }

@@ -9,6 +9,7 @@
 mod admin;
 mod app;
 mod counters;
+mod engine_tokenizer;
 mod error;
 mod explain;
 mod exposition;

@@ -79,11 +79,13 @@ impl<'a> Fields<'a> {
             .map_err(|error| ApiError::bad_field(name, format!("'{name}': {error}")))
     }
 
-    /// The body without the field `drop` and with `add` in front, every other value the client's own bytes.
+    /// The body without the field `drop` and with `add` in front, in place of what the client may have under that
+    /// name; every other value is the client's own bytes.
     pub(super) fn rewrite(&self, drop: &str, add: Option<(&str, &str)>) -> Bytes {
         let mut body = String::from("{");
         let added = add.map(|(name, value)| (name.to_owned(), quoted(value)));
-        let kept = self.0.iter().filter(|(name, _)| name != drop);
+        let replaced = add.map(|(name, _)| name);
+        let kept = self.0.iter().filter(|(name, _)| name != drop && Some(name.as_str()) != replaced);
         let fields = kept.map(|(name, value)| (quoted(name), value.get().to_owned()));
         let added = added.into_iter().map(|(name, value)| (quoted(&name), value));
         for (position, (name, value)) in added.chain(fields).enumerate() {
@@ -161,6 +163,12 @@ mod tests {
         let salted = fields.rewrite("nvext", Some(("cache_salt", "a\"b")));
         assert_eq!(&salted[..16], br#"{"cache_salt":"a"#);
         assert!(serde_json::from_slice::<serde_json::Value>(&salted).is_ok());
+        // Of a name given twice engines take the last, which must not be the client's null.
+        let null = Fields::parse(br#"{"cache_salt":null,"model":"m"}"#).unwrap();
+        assert_eq!(
+            &null.rewrite("nvext", Some(("cache_salt", "a")))[..],
+            br#"{"cache_salt":"a","model":"m"}"#
+        );
     }
 
     #[test]

@@ -4,11 +4,9 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::Request,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::Request, response::Response};
 use bytes::Bytes;
+use http::request::Parts;
 
 use super::{
     app::App,
@@ -17,38 +15,71 @@ use super::{
     hints::Hints,
     openai::Fields,
     place::Prompt,
-    route::{self, Send},
+    route::{self, Asked},
+    watch::InFlight,
 };
+
+/// Engines' own routes that change what a worker serves. They are for its operator, not for clients.
+const REFUSED: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
+
+/// Whether a path is one that clients may send to a worker: a route of the API, spelled plainly. What a server
+/// in between may read as another path (`/v1/../x`) or send elsewhere (`/v1/chat/completions/`, which would be
+/// routed without its prompt) is not.
+pub(super) fn is_forwarded(path: &str) -> bool {
+    let plain =
+        |segment: &str| !segment.is_empty() && segment != "." && segment != ".." && !segment.contains('%');
+    let route = path.strip_prefix("/v1/");
+    route.is_some_and(|route| route.split('/').all(plain)) && !REFUSED.contains(&path)
+}
 
 /// Proxies one request.
 pub(super) async fn serve(app: Arc<App>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let send = match prepare(&app, &head, body).await {
-        Ok(send) => send,
+    let body = match route::read_json(&app, &head.headers, body).await {
+        Ok(body) => body,
         Err(error) => return route::refuse(&app, Surface::Other, error),
     };
-    route::send(app, Surface::Other, head, send).await.into_response()
+    let in_flight = InFlight::enter(&app.counters, Surface::Other);
+    match prepare(&app, &head, &body) {
+        Ok(asked) => route::send(&app, in_flight, head, asked).await,
+        Err(error) => in_flight.refuse(error),
+    }
 }
 
-async fn prepare(app: &App, head: &http::request::Parts, body: axum::body::Body) -> Result<Send, ApiError> {
-    let body: Bytes = route::read_body(app, body).await?;
-    let json = head
-        .headers
-        .get(http::header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .is_none_or(|value| value.starts_with("application/json"));
-    if !json {
-        return Err(ApiError::bad_request(
-            "only JSON bodies are routed here; send content-type application/json with a 'model' field",
-        ));
-    }
-    let fields = Fields::parse(&body)?;
+fn prepare(app: &App, head: &Parts, body: &Bytes) -> Result<Asked, ApiError> {
+    let fields = Fields::parse(body)?;
     let model = route::model(&fields)?;
     let hints = Hints::read(&head.headers, &fields)?;
+    app.note_unknown_hints(&hints.unknown_keys);
     if hints.query_only {
         return Err(route::query_elsewhere());
     }
-    let set = app.set_for(&model)?;
-    let forwarded = if hints.has_nvext { fields.rewrite("nvext", None) } else { body.clone() };
-    Ok(Send { set: set.0, body: forwarded, prompt: Prompt::default(), hints })
+    let (set, _) = app.set_for(&model, hints.pin)?;
+    let body = if hints.has_nvext { fields.rewrite("nvext", None) } else { body.clone() };
+    Ok(Asked { set, prompt: Prompt::default(), hints, body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_routes_of_the_api_are_forwarded() {
+        for path in ["/v1/embeddings", "/v1/audio/speech", "/v1/responses"] {
+            assert!(is_forwarded(path), "{path}");
+        }
+        for path in [
+            "/v1/",
+            "/v1/embeddings/",
+            "/v1/chat/completions/",
+            "/v1//embeddings",
+            "/v1/../sleep",
+            "/v1/%2e%2e/sleep",
+            "/v2/embeddings",
+            "/sleep",
+            "/v1/load_lora_adapter",
+        ] {
+            assert!(!is_forwarded(path), "{path}");
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::{
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
     index,
     load::Booking,
-    select::{self, Choice, Demand, Member, Refusal, RefusalKind, Row},
+    select::{self, Choice, Demand, Member, Pin, Refusal, RefusalKind, Row},
     slot::WorkerId,
 };
 
@@ -60,17 +60,46 @@ thread_local! {
 }
 
 impl App {
-    /// The set that serves `model` now, and the adapter if the name is one. Of several sets one is drawn,
-    /// by their numbers of workers.
+    /// The set that serves `model` now, and the adapter if the name is one. Of several sets it is the one of
+    /// the pinned worker, else one drawn by the numbers of ranks that take requests.
     ///
     /// # Errors
     /// 404 for a model nobody serves.
-    pub(super) fn set_for(&self, model: &str) -> Result<(Arc<SetView>, Option<String>), ApiError> {
+    pub(super) fn set_for(
+        &self,
+        model: &str,
+        pin: Option<Pin>,
+    ) -> Result<(Arc<SetView>, Option<String>), ApiError> {
         let view = self.fleet.view();
         let route = view.route(model).ok_or_else(|| ApiError::model_not_found(model, &view.models()))?;
-        let set = draw_set(&view, &route.sets)
+        let set = self
+            .choose_set(&view, &route.sets, pin)
             .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
         Ok((set, route.lora.clone()))
+    }
+
+    fn choose_set(&self, view: &FleetView, positions: &[usize], pin: Option<Pin>) -> Option<Arc<SetView>> {
+        let sets = || positions.iter().filter_map(|&position| view.sets.get(position));
+        if positions.len() == 1 {
+            return sets().next().map(Arc::clone);
+        }
+        if let Some(pin) = pin {
+            let has_it = |set: &&Arc<SetView>| set.members.iter().any(|m| m.worker.id == pin.worker);
+            if let Some(set) = sets().find(has_it) {
+                return Some(Arc::clone(set));
+            }
+        }
+        let now = self.fleet.now_ms();
+        let total: usize = sets().map(|set| set.routable(now)).sum();
+        // With nobody to send to, any set can say why.
+        let mut draw = WORKSPACE.with_borrow_mut(|space| space.rng.usize(..total.max(1)));
+        let drawn = sets().find(|set| {
+            let routable = set.routable(now);
+            let here = draw < routable;
+            draw = draw.saturating_sub(routable);
+            here
+        });
+        drawn.or_else(|| sets().next()).map(Arc::clone)
     }
 
     /// Chooses a worker and books the request there.
@@ -105,8 +134,8 @@ impl App {
             })?;
             let blocks = u32::try_from(space.hashes.len()).unwrap_or(u32::MAX);
             self.counters.choice(&choice, blocks);
-            // The members were gathered from this very view, so the slot is there.
-            let member = set.by_slot(choice.slot).ok_or_else(|| ApiError::unavailable("worker left"))?;
+            // Rows stand in the order of the members, which were gathered from this very view.
+            let member = set.members.get(choice.row).ok_or_else(|| ApiError::unavailable("worker left"))?;
             member.chosen.fetch_add(1, Relaxed);
             Ok(Placed { choice, booking, member: Arc::clone(member) })
         })
@@ -132,22 +161,6 @@ impl App {
             read(outcome, space.rows.rows(), space.hashes.len())
         })
     }
-}
-
-fn draw_set(view: &FleetView, sets: &[usize]) -> Option<Arc<SetView>> {
-    let sets = || sets.iter().filter_map(|&position| view.sets.get(position));
-    let total: usize = sets().map(|set| set.members.len()).sum();
-    if total == 0 {
-        return None;
-    }
-    let mut draw = WORKSPACE.with_borrow_mut(|space| space.rng.usize(..total));
-    for set in sets() {
-        if draw < set.members.len() {
-            return Some(Arc::clone(set));
-        }
-        draw -= set.members.len();
-    }
-    None
 }
 
 fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {
@@ -190,8 +203,8 @@ impl Counters {
         self.candidates.fetch_add(u64::from(choice.candidates), Relaxed);
         self.prompt_blocks.fetch_add(u64::from(blocks), Relaxed);
         self.overlap_blocks.fetch_add(u64::from(choice.overlap.total()), Relaxed);
-        // A float saturates when it becomes an integer, so a cost beyond reason does no harm.
-        let cost = (choice.cost.unwrap_or(0.0) * 1000.0) as u64;
+        // A cost beyond reason shall not make the sum wrap.
+        let cost = (choice.cost.unwrap_or(0.0) * 1000.0).min(1e12) as u64;
         self.cost_thousandths.fetch_add(cost, Relaxed);
     }
 }

@@ -5,23 +5,17 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::SystemTime,
 };
 
 use ahash::AHashMap;
-use axum::body::Bytes;
-use http::{HeaderValue, Request, header};
-use http_body_util::{BodyExt as _, Limited};
 use parking_lot::Mutex;
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tracing::warn;
+use serde_json::Value;
 
-use super::{app::App, counters::Counters, error::ApiError, openai::Fields};
+use super::{
+    app::App, counters::Counters, engine_tokenizer::EngineTokenizer, error::ApiError, openai::Fields,
+};
 use crate::{
     fleet::SetView,
     prompt::{ChatInput, Encoder},
@@ -46,13 +40,13 @@ pub(super) enum PromptInput {
 /// The fields of a chat request that its tokens depend on.
 #[derive(Clone, Debug)]
 pub(super) struct Chat {
-    messages: Value,
-    tools: Option<Value>,
+    pub(super) messages: Value,
+    pub(super) tools: Option<Value>,
     documents: Option<Value>,
-    chat_template_kwargs: Option<Value>,
-    add_generation_prompt: bool,
-    continue_final_message: bool,
-    add_special_tokens: bool,
+    pub(super) chat_template_kwargs: Option<Value>,
+    pub(super) add_generation_prompt: bool,
+    pub(super) continue_final_message: bool,
+    pub(super) add_special_tokens: bool,
     /// The request brings a template of its own, which only the engine may know how to treat.
     own_template: bool,
 }
@@ -119,7 +113,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    fn known(ids: Vec<u32>, source: TokenSource) -> Self {
+    pub(super) fn known(ids: Vec<u32>, source: TokenSource) -> Self {
         Self { ids, complete: true, source, problem: None }
     }
 }
@@ -164,22 +158,9 @@ pub struct Prompts {
     engines: Mutex<AHashMap<String, Arc<EngineTokenizer>>>,
 }
 
-/// What is known of an engine's `/tokenize`. A model whose engines refused it once is not asked again.
-#[derive(Default)]
-struct EngineTokenizer {
-    refused: AtomicU32,
-}
-
-/// Refusals after which a model counts as having no `/tokenize`. More than one, so that a single engine that
-/// is just starting does not turn prefix routing off for good.
-const REFUSALS: u32 = 3;
-
 /// Prompts longer than this many bytes are encoded on a blocking thread: encoding takes about a
 /// millisecond per few kilobytes, in which the thread could serve others.
 const INLINE_BYTES: usize = 4 << 10;
-
-/// Largest `/tokenize` answer that is read, in bytes: a million tokens and their commas.
-const TOKENIZE_LIMIT: usize = 16 << 20;
 
 impl Prompts {
     /// No tokenizers: every model asks its engines.
@@ -201,7 +182,7 @@ impl Prompts {
     pub(super) fn source(&self, model: &str) -> TokenSource {
         if self.encoder(model).is_some() {
             TokenSource::Tokenizer
-        } else if self.engine(model).is_refused() {
+        } else if self.engine(model).is_lost() {
             TokenSource::Nobody
         } else {
             TokenSource::Engine
@@ -212,7 +193,7 @@ impl Prompts {
         self.encoders.get(model).or(self.for_all.as_ref())
     }
 
-    fn engine(&self, model: &str) -> Arc<EngineTokenizer> {
+    pub(super) fn engine(&self, model: &str) -> Arc<EngineTokenizer> {
         Arc::clone(self.engines.lock().entry(model.to_owned()).or_default())
     }
 }
@@ -241,93 +222,14 @@ impl App {
         };
         encoded.unwrap_or_else(|problem| self.counters.nobody(problem))
     }
-
-    async fn ask_engine(&self, set: &SetView, input: &PromptInput) -> Tokens {
-        let model = &set.key.model;
-        let engine = self.prompts.engine(model);
-        if engine.is_refused() {
-            return self.counters.nobody("no tokenizer given, and no engine answers /tokenize".to_owned());
-        }
-        let body = tokenize_request(model, input);
-        let now = self.fleet.now_ms();
-        let candidates = set.members.iter().filter(|m| m.worker.exclusion(now).is_none()).take(2);
-        for member in candidates {
-            match self.tokenize_at(&member.worker.url, &body).await {
-                Tokenized::Tokens(ids) => {
-                    engine.works();
-                    return Tokens::known(ids, TokenSource::Engine);
-                }
-                Tokenized::Refused(status) => {
-                    if engine.refuse() {
-                        warn!(
-                            model,
-                            status,
-                            "no tokenizer given and the engine's /tokenize does not answer: requests are routed by \
-                             load alone; give --tokenizer MODEL=PATH for prefix routing"
-                        );
-                    }
-                }
-                Tokenized::Unusable => break,
-            }
-        }
-        self.counters.nobody("no tokenizer given, and no engine tokenised the prompt".to_owned())
-    }
-
-    async fn tokenize_at(&self, url: &http::Uri, body: &Bytes) -> Tokenized {
-        #[derive(Deserialize)]
-        struct Answer {
-            tokens: Vec<u32>,
-        }
-        let request = Request::post("/tokenize")
-            .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let Ok(request) = request.body(()) else { return Tokenized::Unusable };
-        let (head, ()) = request.into_parts();
-        let Ok(answer) = self.pool.forward(url, &head, body.clone()).await else {
-            return Tokenized::Refused(0);
-        };
-        let status = answer.status().as_u16();
-        // 400 and 422 judge this prompt, not the route.
-        if matches!(status, 400 | 422) {
-            return Tokenized::Unusable;
-        }
-        let text = Limited::new(answer.relay(()).into_body(), TOKENIZE_LIMIT).collect().await;
-        let text = text.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        match serde_json::from_slice::<Answer>(&text) {
-            Ok(answer) if status == 200 => Tokenized::Tokens(answer.tokens),
-            _ => Tokenized::Refused(status),
-        }
-    }
-}
-
-enum Tokenized {
-    Tokens(Vec<u32>),
-    /// The route is not there, or the worker not reachable (status 0).
-    Refused(u16),
-    /// This prompt cannot be tokenised.
-    Unusable,
 }
 
 impl Counters {
-    fn nobody(&self, problem: String) -> Tokens {
+    /// Counts a prompt whose tokens nobody knows.
+    pub(super) fn nobody(&self, problem: String) -> Tokens {
         // Relaxed: a statistic.
         self.untokenised.fetch_add(1, Ordering::Relaxed);
         Tokens { problem: Some(problem), ..Tokens::default() }
-    }
-}
-
-// The counter is a hint that saves round trips: Relaxed, since a request that reads it late only asks once more.
-impl EngineTokenizer {
-    fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed) >= REFUSALS
-    }
-
-    fn works(&self) {
-        self.refused.store(0, Ordering::Relaxed);
-    }
-
-    /// Counts a refusal; true for the one that settles it.
-    fn refuse(&self) -> bool {
-        self.refused.fetch_add(1, Ordering::Relaxed) + 1 == REFUSALS
     }
 }
 
@@ -344,30 +246,4 @@ fn encode(encoder: &Encoder, input: &PromptInput) -> Result<Tokens, String> {
         source: TokenSource::Tokenizer,
         problem: None,
     })
-}
-
-/// vLLM's `/tokenize` body: the fields of the request that tokens depend on.
-fn tokenize_request(model: &str, input: &PromptInput) -> Bytes {
-    let mut body = json!({ "model": model });
-    match input {
-        PromptInput::Text { text, add_special_tokens } => {
-            body["prompt"] = json!(text);
-            body["add_special_tokens"] = json!(add_special_tokens);
-        }
-        PromptInput::Chat(chat) => {
-            body["messages"] = chat.messages.clone();
-            body["add_generation_prompt"] = json!(chat.add_generation_prompt);
-            body["continue_final_message"] = json!(chat.continue_final_message);
-            body["add_special_tokens"] = json!(chat.add_special_tokens);
-            for (name, value) in
-                [("tools", &chat.tools), ("chat_template_kwargs", &chat.chat_template_kwargs)]
-            {
-                if let Some(value) = value {
-                    body[name] = value.clone();
-                }
-            }
-        }
-        PromptInput::Tokens(_) => {}
-    }
-    Bytes::from(body.to_string())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Json, Router,
-    extract::{Path, Request, State},
+    extract::{Path, Request, State, rejection::PathRejection},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -17,6 +17,7 @@ use super::{
     error::ApiError,
     passthrough, route,
 };
+use crate::fleet::FleetView;
 
 /// The public routes.
 pub(super) fn router(app: &Arc<App>) -> Router {
@@ -42,7 +43,7 @@ async fn completions(State(app): State<Arc<App>>, request: Request) -> Response 
 /// Every other POST that names a model goes to a worker of that model; anything else is unknown here.
 async fn other(State(app): State<Arc<App>>, request: Request) -> Response {
     let path = request.uri().path();
-    if request.method() == Method::POST && path.starts_with("/v1/") {
+    if request.method() == Method::POST && passthrough::is_forwarded(path) {
         return passthrough::serve(app, request).await;
     }
     ApiError::not_found(format!(
@@ -74,7 +75,7 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
         .sets
         .iter()
         .map(|set| {
-            let routable = set.members.iter().filter(|m| m.worker.exclusion(now).is_none()).count();
+            let routable = set.routable(now);
             let source = app.prompts.source(&set.key.model);
             json!({
                 "model": set.key.model,
@@ -96,21 +97,24 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 
 async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     let view = app.fleet.view();
-    let data: Vec<_> = view.models().iter().map(|name| model_object(&app, name)).collect();
+    let data: Vec<_> = view.models().iter().map(|name| model_object(&view, name)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response {
+async fn model(
+    State(app): State<Arc<App>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(name) = name.map_err(|error| ApiError::bad_request(error.body_text()))?;
     let view = app.fleet.view();
     if view.route(&name).is_some() {
-        Json(model_object(&app, &name)).into_response()
+        Ok(Json(model_object(&view, &name)).into_response())
     } else {
-        ApiError::model_not_found(&name, &view.models()).into_response()
+        Err(ApiError::model_not_found(&name, &view.models()))
     }
 }
 
-fn model_object(app: &App, name: &str) -> Value {
-    let view = app.fleet.view();
+fn model_object(view: &FleetView, name: &str) -> Value {
     let set = view.route(name).and_then(|route| view.sets.get(*route.sets.first()?));
     let mut object = json!({
         "id": name,

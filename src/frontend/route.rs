@@ -1,6 +1,7 @@
 //! The life of a request: read, tokenise, place, forward, watch, return what it held.
 
 use std::{
+    borrow::Cow,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
 };
@@ -11,20 +12,21 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, request::Parts};
+use http::{HeaderMap, HeaderValue, header, request::Parts};
+use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::{
     app::{App, unix_secs},
     counters::{Outcome, Surface},
     error::ApiError,
-    hints::Hints,
+    hints::{Hints, Metadata},
     openai::{Fields, FirstPrompt, PromptField},
     place::{Placed, Prompt, refused},
     prompts::{Chat, PromptInput},
-    watch::{self, Watch},
+    watch::{InFlight, Watch},
 };
 use crate::{
     fleet::SetView,
@@ -38,35 +40,25 @@ pub(super) struct Asked {
     pub(super) prompt: Prompt,
     pub(super) hints: Hints,
     /// The body for the engine.
-    body: Bytes,
-}
-
-/// A request on its way to a worker.
-pub(super) struct Send {
-    pub(super) set: Arc<SetView>,
-    pub(super) prompt: Prompt,
-    pub(super) hints: Hints,
     pub(super) body: Bytes,
 }
 
 /// Serves a chat or a completion.
 pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let asked = match read_body(&app, body).await {
-        Ok(body) => ask(&app, surface, &head.headers, &body).await,
-        Err(error) => Err(error),
+    let body = match read_json(&app, &head.headers, body).await {
+        Ok(body) => body,
+        Err(error) => return refuse(&app, surface, error),
     };
-    match asked {
-        Ok(asked) if asked.hints.query_only => refuse(&app, surface, query_elsewhere()),
-        Ok(asked) => {
-            let Asked { set, prompt, hints, body } = asked;
-            send(app, surface, head, Send { set, prompt, hints, body }).await
-        }
-        Err(error) => refuse(&app, surface, error),
+    let in_flight = InFlight::enter(&app.counters, surface);
+    match ask(&app, surface, &head.headers, &body).await {
+        Ok(asked) if asked.hints.query_only => in_flight.refuse(query_elsewhere()),
+        Ok(asked) => send(&app, in_flight, head, asked).await,
+        Err(error) => in_flight.refuse(error),
     }
 }
 
-/// Counts and returns an error of our own.
+/// Counts and returns an error about a request that did not get in.
 pub(super) fn refuse(app: &App, surface: Surface, error: ApiError) -> Response {
     app.counters.request(surface, Outcome::of_status(error.status));
     error.into_response()
@@ -80,14 +72,29 @@ pub(super) fn query_elsewhere() -> ApiError {
     )
 }
 
-/// Reads a body, up to the limit.
-pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
+/// Reads a body that says it is JSON, or nothing of what it is, up to the limit.
+///
+/// # Errors
+/// 400, 413 or 415.
+pub(super) async fn read_json(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
+    if headers.get(header::CONTENT_TYPE).is_some_and(|kind| !is_json(kind)) {
+        return Err(ApiError::not_json());
+    }
     let limit = app.settings.max_body_bytes;
+    if body.size_hint().lower() > limit as u64 {
+        // Before it is on its way: a client that sent `expect: 100-continue` keeps it to itself.
+        return Err(ApiError::too_large(limit));
+    }
     match Limited::new(body, limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
         Err(error) => Err(ApiError::bad_request(format!("the request body did not arrive: {error}"))),
     }
+}
+
+fn is_json(kind: &HeaderValue) -> bool {
+    let essence = kind.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
 /// The model that a body names.
@@ -113,9 +120,9 @@ pub(super) async fn ask(
     // The engine checks this too; here it decides how the answer is read.
     let _stream: Option<bool> = fields.get("stream")?;
     let hints = Hints::read(headers, &fields)?;
-    app.counters.unknown_hints.fetch_add(hints.unknown_keys.len() as u64, Relaxed);
+    app.note_unknown_hints(&hints.unknown_keys);
     let input = prompt_input(surface, &fields)?;
-    let (set, lora) = app.set_for(&model)?;
+    let (set, lora) = app.set_for(&model, hints.pin)?;
     let salt: Option<String> = fields.get("cache_salt")?;
     let asked = Instant::now();
     let tokens = app.tokenise(&set, input, body.len()).await;
@@ -156,37 +163,31 @@ fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, Ap
 }
 
 /// Places a request and forwards it, to another worker if one cannot be reached.
-pub(super) async fn send(app: Arc<App>, surface: Surface, head: Parts, send: Send) -> Response {
-    let in_flight = watch::InFlight::enter(&app.counters);
-    let asked = Instant::now();
+pub(super) async fn send(app: &App, in_flight: InFlight, head: Parts, asked: Asked) -> Response {
     let mut avoid: Vec<WorkerId> = Vec::new();
     loop {
-        let placed = match app.place(&send.set, &send.prompt, &send.hints, &avoid) {
+        let placed = match app.place(&asked.set, &asked.prompt, &asked.hints, &avoid) {
             Ok(placed) => placed,
-            Err(error) => return refuse(&app, surface, error),
+            Err(error) => return in_flight.refuse(error),
         };
         let worker = Arc::clone(&placed.member.worker);
-        let head = for_rank(&head, &placed);
-        match app.pool.forward(&worker.url, &head, send.body.clone()).await {
+        let error = match app.pool.forward(&worker.url, &for_rank(&head, &placed), asked.body.clone()).await {
             Ok(answer) => {
-                let watch = Watch::new(surface, answer.status(), asked, in_flight, &placed);
-                return respond(answer, watch, &send, placed);
+                let watch = Watch::new(&answer, in_flight, &placed);
+                return respond(answer, watch, asked.hints.metadata, placed);
             }
-            Err(error) if again(&app, &error, &avoid) => {
-                debug!(%error, "trying another worker");
-                app.fleet.inhibit(&worker);
-                app.counters.retries.fetch_add(1, Relaxed);
-                avoid.push(worker.id);
-            }
-            Err(error) => {
-                warn!(%error, "request failed");
-                if error.retry() == Retry::Safe {
-                    app.fleet.inhibit(&worker);
-                }
-                let error = ApiError::upstream(error.kind.status(), error.client_message());
-                return refuse(&app, surface, error);
-            }
+            Err(error) => error,
+        };
+        if error.retry() == Retry::Safe {
+            app.fleet.inhibit(&worker);
         }
+        if !again(app, &error, &avoid) {
+            warn!(%error, "request failed");
+            return in_flight.refuse(ApiError::upstream(&error));
+        }
+        warn!(%error, "the worker takes no requests for a few seconds; trying another");
+        app.counters.retries.fetch_add(1, Relaxed);
+        avoid.push(worker.id);
     }
 }
 
@@ -195,16 +196,16 @@ fn again(app: &App, error: &ProxyError, avoid: &[WorkerId]) -> bool {
 }
 
 /// The request's head; for a worker with several ranks it says which one was chosen.
-fn for_rank(head: &Parts, placed: &Placed) -> Parts {
-    let mut head = head.clone();
-    if placed.member.worker.spec.ranks > 1 {
-        head.headers.insert("x-data-parallel-rank", HeaderValue::from(placed.member.rank.0));
+fn for_rank<'a>(head: &'a Parts, placed: &Placed) -> Cow<'a, Parts> {
+    if placed.member.worker.spec.ranks <= 1 {
+        return Cow::Borrowed(head);
     }
-    head
+    let mut head = head.clone();
+    head.headers.insert("x-data-parallel-rank", HeaderValue::from(placed.member.rank.0));
+    Cow::Owned(head)
 }
 
-fn respond(answer: Answer, watch: Watch, send: &Send, placed: Placed) -> Response {
-    let metadata = send.hints.metadata;
+fn respond(answer: Answer, watch: Watch, metadata: Metadata, placed: Placed) -> Response {
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed));
     let response = answer.relay(watch.holding(placed.booking));
     match annotator {
@@ -254,4 +255,16 @@ pub(super) async fn query_instance(
             "token_ids": asked.prompt.tokens.ids,
         },
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_told_by_its_essence() {
+        let is = |kind| is_json(&HeaderValue::from_static(kind));
+        assert!(is("application/json") && is("Application/JSON; charset=utf-8") && is("application/json ;x"));
+        assert!(!is("application/jsonlines") && !is("text/plain") && !is(""));
+    }
 }

@@ -105,8 +105,8 @@ impl Frontend {
     /// Stops: no new requests, open ones finish within the drain timeout. The admin listener stays until
     /// then, so that the drain can be watched. Returns whether every request finished.
     pub async fn stop(mut self) -> bool {
-        self.stop_public.cancel();
         self.app.set_draining();
+        self.stop_public.cancel();
         let timeout = self.app.settings.drain_timeout;
         let drained = tokio::time::timeout(timeout, &mut self.public_server).await.is_ok();
         if !drained {
@@ -123,6 +123,9 @@ impl Frontend {
 impl Drop for Frontend {
     fn drop(&mut self) {
         self.leases.abort();
+        // Connections have tasks of their own, which hear of the end by these.
+        self.stop_public.cancel();
+        self.stop_admin.cancel();
         self.public_server.abort();
         self.admin_server.abort();
     }
@@ -164,6 +167,9 @@ async fn sweep_leases(app: Arc<App>) {
     let mut ticks = tokio::time::interval(LEASE_SWEEP);
     loop {
         ticks.tick().await;
+        if !app.fleet.any_lease_over() {
+            continue;
+        }
         // Joining streams takes a moment: not on a thread that serves requests.
         let fleet = Arc::clone(&app.fleet);
         let expired = tokio::task::spawn_blocking(move || fleet.expire_leases()).await;

@@ -5,60 +5,82 @@ use std::{
     time::Instant,
 };
 
-use http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
 use serde_json::{Map, Value, json};
 
 use super::{
     app::{App, unix_ms},
     counters::{Counters, Outcome, Surface},
+    error::ApiError,
     hints::Metadata,
     place::Placed,
 };
 use crate::{
     fleet::RankMember,
     load::Booking,
-    proxy::{Annotator, End, Observer, Usage},
+    proxy::{Annotator, Answer, End, Observer, Usage},
 };
 
-/// Counts a request as in flight for as long as it lives.
-pub(super) struct InFlight(Arc<Counters>);
+/// A request from its last byte in to the end of its answer. It is in the gauge for as long as it lives, and counted
+/// as finished exactly once, whatever becomes of it: one that goes without a word was left by its client, whose
+/// connection took everything with it.
+pub(super) struct InFlight {
+    counters: Arc<Counters>,
+    surface: Surface,
+    since: Instant,
+    finished: bool,
+}
 
 impl InFlight {
-    pub(super) fn enter(counters: &Arc<Counters>) -> Self {
+    pub(super) fn enter(counters: &Arc<Counters>, surface: Surface) -> Self {
         // Relaxed: a gauge.
         counters.in_flight.fetch_add(1, Relaxed);
-        Self(Arc::clone(counters))
+        Self { counters: Arc::clone(counters), surface, since: Instant::now(), finished: false }
+    }
+
+    /// Counts the request as finished; once, calls after the first change nothing.
+    fn finish(&mut self, outcome: Outcome) {
+        if !std::mem::replace(&mut self.finished, true) {
+            self.counters.request(self.surface, outcome);
+        }
+    }
+
+    /// Ends the request with an error of our own.
+    pub(super) fn refuse(mut self, error: ApiError) -> Response {
+        self.finish(Outcome::of_status(error.status));
+        error.into_response()
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.finish(Outcome::Cancelled);
+        self.counters.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
 /// An answer that is about to be relayed.
 pub(super) struct Watch {
-    surface: Surface,
     status: StatusCode,
-    asked: Instant,
+    /// Whether it comes piece by piece.
+    streams: bool,
     received_ms: u64,
     member: Arc<RankMember>,
     in_flight: InFlight,
 }
 
 impl Watch {
-    pub(super) fn new(
-        surface: Surface,
-        status: StatusCode,
-        asked: Instant,
-        in_flight: InFlight,
-        placed: &Placed,
-    ) -> Self {
-        let since = u64::try_from(asked.elapsed().as_millis()).unwrap_or(0);
-        let received_ms = unix_ms().saturating_sub(since);
-        let member = Arc::clone(&placed.member);
-        Self { surface, status, asked, received_ms, member, in_flight }
+    pub(super) fn new(answer: &Answer, in_flight: InFlight, placed: &Placed) -> Self {
+        let since = u64::try_from(in_flight.since.elapsed().as_millis()).unwrap_or(0);
+        let kind = answer.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+        Self {
+            status: answer.status(),
+            streams: kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream")),
+            received_ms: unix_ms().saturating_sub(since),
+            member: Arc::clone(&placed.member),
+            in_flight,
+        }
     }
 
     /// The observer that holds `booking` until the answer is over.
@@ -73,7 +95,7 @@ impl Watch {
             metadata,
             worker: placed.choice.worker.0,
             rank: placed.choice.rank.0,
-            asked: self.asked,
+            asked: self.in_flight.since,
             received_ms: self.received_ms,
             first_ms: None,
         }
@@ -90,7 +112,12 @@ pub(super) struct Relayed {
 
 impl Observer for Relayed {
     fn first_byte(&mut self) {
-        self.watch.in_flight.0.first_byte.observe(self.watch.asked.elapsed());
+        let Watch { in_flight, streams, .. } = &self.watch;
+        in_flight.counters.first_byte.observe(in_flight.since.elapsed());
+        if !streams {
+            // An answer in one piece has its first byte when all is computed, and no event that would say so.
+            self.booking.prefill_done();
+        }
     }
 
     fn first_token(&mut self) {
@@ -106,13 +133,13 @@ impl Observer for Relayed {
     }
 
     fn end(&mut self, end: End) {
-        let counters = &self.watch.in_flight.0;
         let outcome = match end {
             End::Complete => Outcome::of_status(self.watch.status),
             End::Cut(_) => Outcome::Cut,
             End::Dropped => Outcome::Cancelled,
         };
-        counters.request(self.watch.surface, outcome);
+        self.watch.in_flight.finish(outcome);
+        let counters = &self.watch.in_flight.counters;
         if let Some(usage) = self.usage
             && let Some(cached) = usage.cached_tokens
         {
@@ -173,5 +200,32 @@ impl App {
     #[must_use]
     pub fn in_flight(&self) -> i64 {
         self.counters.in_flight.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(counters: &Counters) -> Vec<(Outcome, u64)> {
+        let all = counters.requests().map(|(_, outcome, count)| (outcome, count));
+        all.filter(|&(_, count)| count > 0).collect()
+    }
+
+    #[test]
+    fn a_request_counts_once_however_it_ends() {
+        let counters = Arc::new(Counters::default());
+        drop(InFlight::enter(&counters, Surface::Chat));
+        assert_eq!(finished(&counters), [(Outcome::Cancelled, 1)]);
+        let mut request = InFlight::enter(&counters, Surface::Chat);
+        assert_eq!(counters.in_flight.load(Relaxed), 1);
+        request.finish(Outcome::Ok);
+        request.finish(Outcome::Cut);
+        drop(request);
+        let response = InFlight::enter(&counters, Surface::Other).refuse(ApiError::unavailable("none"));
+        assert_eq!(response.status(), 503);
+        let expected = [(Outcome::Ok, 1), (Outcome::Cancelled, 1), (Outcome::ServerError, 1)];
+        assert_eq!(finished(&counters), expected);
+        assert_eq!(counters.in_flight.load(Relaxed), 0);
     }
 }
