@@ -1,18 +1,15 @@
 //! `kvroute frontend`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::{Outcome, assemble::assemble, shutdown};
-use crate::config::{ConfigFile, FrontendArgs, RouterArgs};
+use crate::config::{FileArgs, FrontendArgs, RouterArgs};
 
 /// Flags of `kvroute frontend`.
 #[derive(Args, Debug)]
 pub(super) struct FrontendCommand {
-    /// TOML file with the same settings, models and workers; flags and environment win over it
-    #[arg(long, env = "KVROUTE_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    file: FileArgs,
     /// A worker: url=http://HOST:PORT,model=NAME[,kv_events_endpoint=tcp://...][,kv_replay_endpoint=tcp://...]
     /// [,block_size=N]; may be given several times
     #[arg(long, value_name = "KEY=VALUE,...")]
@@ -25,8 +22,7 @@ pub(super) struct FrontendCommand {
 
 impl FrontendCommand {
     pub(super) async fn run(self) -> Outcome {
-        let file = self.config.as_deref().map(ConfigFile::read).transpose()?;
-        let plan = self.frontend.plan(self.router, &self.worker, file)?;
+        let plan = self.frontend.plan(self.router, &self.worker, self.file.read()?)?;
         let mut signals = shutdown::signals()?;
         let frontend = assemble(plan).await?;
         signals.wait().await;

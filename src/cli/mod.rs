@@ -10,12 +10,14 @@ mod up;
 
 use std::{
     error::Error,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write as _},
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
+
+use crate::config::{self, LogArgs, LogFormat};
 
 pub use assemble::{AssembleError, assemble};
 
@@ -25,20 +27,8 @@ pub use assemble::{AssembleError, assemble};
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// What is logged: error, warn, info, debug, trace, or a filter such as kvroute::ingest=debug
-    #[arg(long, global = true, env = "KVROUTE_LOG", default_value = "info", value_name = "FILTER")]
-    log: String,
-    /// How log lines look
-    #[arg(long, global = true, env = "KVROUTE_LOG_FORMAT", default_value = "text")]
-    log_format: LogFormat,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    /// For people.
-    Text,
-    /// A JSON object a line.
-    Json,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 #[derive(Subcommand, Debug)]
@@ -56,8 +46,8 @@ enum Command {
 /// Runs the command line; what `main` returns.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    if let Err(problem) = start_log(&cli) {
+    let cli: Cli = config::parse();
+    if let Err(problem) = start_log(&cli.log) {
         eprintln!("error: --log: {problem}; accepted are error, warn, info, debug, trace or a filter");
         return ExitCode::from(2);
     }
@@ -90,13 +80,18 @@ pub fn main() -> ExitCode {
 /// What a subcommand ends with; the message tells a person what to do.
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-fn start_log(cli: &Cli) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&cli.log).map_err(|error| error.to_string())?;
+/// Prints a subcommand's result. A reader that has left (`| head`) is no error.
+fn print_result(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
+fn start_log(args: &LogArgs) -> Result<(), String> {
+    let filter = EnvFilter::try_new(&args.log).map_err(|error| error.to_string())?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    match cli.log_format {
+    match args.log_format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),
     }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{
     Outcome,
     mock_fleet::{MODEL, MockFleet, MockFleetPlan},
-    shutdown,
+    print_result, shutdown,
 };
 use crate::{
     config::{EngineArgs, RouterArgs},
@@ -44,7 +44,7 @@ impl UpCommand {
             admin: local(self.admin_port),
         })
         .await?;
-        print!("{}", welcome(&fleet));
+        print_result(&welcome(&fleet));
         signals.wait().await;
         let MockFleet { frontend, engines, .. } = fleet;
         shutdown::drain(frontend, &mut signals).await?;

@@ -3,6 +3,8 @@
 //! ```toml
 //! [frontend]
 //! port = 8080
+//!
+//! [router]
 //! router_mode = "kv"
 //!
 //! [[model]]
@@ -85,5 +87,27 @@ impl ConfigFile {
             fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })?;
         toml::from_str(&text)
             .map_err(|error| FileError::Parse { path: path.to_owned(), error: Box::new(error) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_above_reads() {
+        let lines = include_str!("file.rs").lines().map_while(|line| line.strip_prefix("//!"));
+        let lines: Vec<_> = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        let example = lines.split(|line| line.starts_with("```")).nth(1).unwrap().join("\n");
+        let file: ConfigFile = toml::from_str(&example).unwrap();
+        assert_eq!(file.router.router_mode.as_deref(), Some("kv"));
+        assert_eq!((file.model.len(), file.worker.len()), (1, 1));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let error = toml::from_str::<ConfigFile>("[frontend]\nport = 1\nrouter_mode = 'kv'").unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("router_mode") && text.contains("line 3"), "{text}");
     }
 }

@@ -53,7 +53,7 @@ pub struct FrontendArgs {
     /// Milliseconds to wait for a connection to a worker [default: 2000]
     #[arg(long, env = "KVROUTE_CONNECT_TIMEOUT_MS", value_name = "MS")]
     pub connect_timeout_ms: Option<u64>,
-    /// Seconds to wait for the first byte of a worker's answer; 0 = for ever [default: 0]
+    /// Seconds to wait for the first byte of a worker's answer; 0 = for ever [default: 600]
     #[arg(long, env = "KVROUTE_FIRST_BYTE_TIMEOUT", value_name = "SECONDS")]
     pub first_byte_timeout: Option<u64>,
     /// Other workers to try when one cannot be reached [default: 2]
@@ -94,6 +94,9 @@ pub enum ConfigError {
         /// What is wrong.
         problem: String,
     },
+    /// A `--tokenizer` that does not read.
+    #[error("--tokenizer '{0}': accepted is PATH or MODEL=PATH")]
+    Tokenizer(String),
     /// The admin listener would be open to the network.
     #[error(
         "--admin-host {0} is not a loopback address: give --admin-token-file FILE with a join token, or leave the admin \
@@ -128,9 +131,11 @@ impl FrontendArgs {
         for text in workers {
             all.push(parse_worker(text)?);
         }
-        let mut models: Vec<_> =
-            self.tokenizer.iter().chain(&below.tokenizer).map(|text| parse_tokenizer(text)).collect();
-        models.extend(file.model);
+        let mut models: Vec<ModelEntry> = Vec::new();
+        for text in self.tokenizer.iter().chain(&below.tokenizer) {
+            add_model(&mut models, parse_tokenizer(text)?);
+        }
+        file.model.into_iter().for_each(|entry| add_model(&mut models, entry));
         let settings = self.settings(below)?;
         Ok(FrontendPlan { settings, router, workers: all, models })
     }
@@ -166,13 +171,23 @@ impl FrontendArgs {
     }
 }
 
-/// `[MODEL=]PATH`. A path may contain `=`; a model name before it may not contain `/`.
-fn parse_tokenizer(text: &str) -> ModelEntry {
+/// Adds an entry unless its model has one: the first stands, since flags come before the file.
+fn add_model(models: &mut Vec<ModelEntry>, entry: ModelEntry) {
+    if models.iter().all(|known| known.name != entry.name) {
+        models.push(entry);
+    }
+}
+
+/// `[MODEL=]PATH`. What stands before the first `=` is a model, unless it begins as a path does, with `/` or `.`.
+fn parse_tokenizer(text: &str) -> Result<ModelEntry, ConfigError> {
     let (name, path) = match text.split_once('=') {
         Some((name, path)) if !name.starts_with(['/', '.']) => (name, path),
         _ => ("*", text),
     };
-    ModelEntry { name: name.to_owned(), tokenizer: PathBuf::from(path), chat_template: None }
+    if name.is_empty() || path.is_empty() {
+        return Err(ConfigError::Tokenizer(text.to_owned()));
+    }
+    Ok(ModelEntry { name: name.to_owned(), tokenizer: PathBuf::from(path), chat_template: None })
 }
 
 /// `key=value,key=value`, with the keys of `[[worker]]`.
@@ -182,12 +197,21 @@ fn parse_worker(text: &str) -> Result<WorkerSpec, ConfigError> {
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         let (key, value) =
             part.split_once('=').ok_or_else(|| failed(format!("'{part}' is not key=value")))?;
-        let (key, value) = (key.trim().replace('-', "_"), value.trim());
-        let value = match value.parse::<i64>() {
-            Ok(number) => toml::Value::Integer(number),
-            Err(_) => toml::Value::String(value.to_owned()),
+        let (key, text) = (key.trim().replace('-', "_"), value.trim());
+        let value = match key.as_str() {
+            "id" | "block_size" | "first_rank" | "ranks" | "max_model_len" => text
+                .parse()
+                .map(toml::Value::Integer)
+                .map_err(|_| failed(format!("{key} is a number, not '{text}'")))?,
+            "eagle" => text
+                .parse()
+                .map(toml::Value::Boolean)
+                .map_err(|_| failed(format!("{key} is true or false, not '{text}'")))?,
+            _ => toml::Value::String(text.to_owned()),
         };
-        table.insert(key, value);
+        if table.insert(key.clone(), value).is_some() {
+            return Err(failed(format!("{key} is given twice")));
+        }
     }
     table.try_into().map_err(|error: toml::de::Error| failed(error.message().to_owned()))
 }
@@ -237,7 +261,13 @@ mod tests {
 
     #[test]
     fn a_bad_worker_flag_says_what_is_accepted() {
-        for text in ["http://a:1", "url=http://a:1", "url=http://a:1,model=m,port=3"] {
+        for text in [
+            "http://a:1",
+            "url=http://a:1",
+            "url=http://a:1,model=m,port=3",
+            "url=http://a:1,model=m,model=n",
+            "url=http://a:1,model=m,block_size=big",
+        ] {
             let error = plan("", FrontendArgs::default(), &[text]).unwrap_err().to_string();
             assert!(error.contains("--worker") && error.contains("accepted"), "{error}");
         }
@@ -256,8 +286,29 @@ mod tests {
 
     #[test]
     fn a_tokenizer_may_name_its_model() {
-        assert_eq!(parse_tokenizer("m=/a/b").name, "m");
-        assert_eq!(parse_tokenizer("/a/b=c").name, "*");
-        assert_eq!(parse_tokenizer("./m").tokenizer, PathBuf::from("./m"));
+        let name = |text| parse_tokenizer(text).unwrap().name;
+        assert_eq!(name("m=/a/b"), "m");
+        assert_eq!(name("org/m=/a/b"), "org/m");
+        assert_eq!(name("/a/b=c"), "*");
+        assert_eq!(parse_tokenizer("./m").unwrap().tokenizer, PathBuf::from("./m"));
+        assert!(
+            parse_tokenizer("=/a").is_err() && parse_tokenizer("m=").is_err() && parse_tokenizer("").is_err()
+        );
+    }
+
+    #[test]
+    fn a_tokenizer_flag_wins_over_the_file() {
+        let file = "[frontend]\ntokenizer = ['m=/file']\n[[model]]\nname = 'm'\ntokenizer = '/entry'\n\
+                    [[model]]\nname = 'n'\ntokenizer = '/n'";
+        let args = FrontendArgs { tokenizer: vec!["m=/flag".into()], ..FrontendArgs::default() };
+        let models: Vec<_> = plan(file, args, &[]).unwrap().models;
+        let paths: Vec<_> = models.iter().map(|model| model.tokenizer.to_str().unwrap()).collect();
+        assert_eq!(paths, ["/flag", "/n"]);
+    }
+
+    #[test]
+    fn a_model_may_have_a_number_for_a_name() {
+        let plan = plan("", FrontendArgs::default(), &["url=http://b:2,model=7,eagle=true"]).unwrap();
+        assert_eq!((plan.workers[0].model.as_str(), plan.workers[0].eagle), ("7", true));
     }
 }

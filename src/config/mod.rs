@@ -4,11 +4,13 @@
 //! file, that over the default. The rooms own the settings structs and their documented defaults; they
 //! are filled here.
 
+mod command_line;
 mod file;
 mod frontend;
 mod mock;
 mod router;
 
+pub use command_line::{FileArgs, LogArgs, LogFormat, parse};
 pub use file::{ConfigFile, FileError, ModelEntry};
 pub use frontend::{ConfigError, FrontendArgs, FrontendPlan};
 pub use mock::{EngineArgs, MockArgs};

@@ -69,10 +69,12 @@ impl RouterArgs {
     /// The configuration they make, with `default_mode` where no mode was given.
     ///
     /// # Errors
-    /// A text that names the flag, the value and what is accepted.
+    /// A text that names the flag and its variable, the value and what is accepted.
     pub fn build(&self, default_mode: Mode) -> Result<RouterConfig, String> {
-        let mode = match self.router_mode.as_deref().filter(|mode| !mode.is_empty()) {
-            Some(text) => text.parse().map_err(|error| format!("--router-mode: {error}"))?,
+        let mode = match self.router_mode.as_deref() {
+            Some(text) => text.parse().map_err(|error| {
+                format!("--router-mode (DYN_ROUTER_MODE, or router_mode in a file): {error}")
+            })?,
             None => default_mode,
         };
         let default = Tuning::default();
@@ -92,5 +94,36 @@ impl RouterArgs {
         };
         tuning.validate().map_err(|error| format!("router flags: {error}"))?;
         Ok(RouterConfig { mode, tuning })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(name: &str) -> RouterArgs {
+        RouterArgs { router_mode: Some(name.to_owned()), ..RouterArgs::default() }
+    }
+
+    #[test]
+    fn an_unknown_mode_names_where_it_may_come_from_and_what_is_accepted() {
+        let error = mode("bogus").build(Mode::Kv).unwrap_err();
+        for needle in ["--router-mode", "DYN_ROUTER_MODE", "'bogus'", "round-robin"] {
+            assert!(error.contains(needle), "{error}");
+        }
+    }
+
+    #[test]
+    fn flags_win_one_by_one() {
+        let file = RouterArgs { router_temperature: Some(0.5), ..mode("random") };
+        let config = mode("kv").or(file).build(Mode::RoundRobin).unwrap();
+        assert_eq!((config.mode, config.tuning.router_temperature), (Mode::Kv, 0.5));
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_named() {
+        let args = RouterArgs { router_host_cache_hit_weight: Some(1.5), ..RouterArgs::default() };
+        let error = args.build(Mode::Kv).unwrap_err();
+        assert!(error.contains("host_cache_hit_weight") && error.contains("between 0 and 1"), "{error}");
     }
 }

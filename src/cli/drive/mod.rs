@@ -20,12 +20,14 @@ use self::{
 use super::{
     Outcome,
     mock_fleet::{MODEL, MockFleet, MockFleetPlan},
+    print_result,
     shutdown::{self, Signals},
 };
 use crate::{
     config::{EngineArgs, RouterArgs},
+    fleet::RouterConfig,
     prompt::Encoder,
-    select::Mode,
+    select::{Mode, UnknownMode},
 };
 
 /// Flags of `kvroute drive`.
@@ -79,7 +81,7 @@ impl DriveCommand {
         } else {
             self.drive_own(&requests, &mut signals).await?
         };
-        print!("{}", report::table(&runs));
+        print_result(&report::table(&runs));
         Ok(())
     }
 
@@ -88,13 +90,8 @@ impl DriveCommand {
         requests: &[TraceRequest],
         signals: &mut Signals,
     ) -> Result<Vec<Run>, Box<dyn std::error::Error + Send + Sync>> {
-        let mut modes: Vec<Option<String>> = self.compare.iter().cloned().map(Some).collect();
-        if modes.is_empty() {
-            modes.push(self.router.router_mode.clone());
-        }
         let mut runs = Vec::new();
-        for mode in modes {
-            let router = RouterArgs { router_mode: mode, ..self.router.clone() }.build(Mode::Kv)?;
+        for router in self.routers()? {
             let name = router.mode.name();
             let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             let fleet = MockFleet::start(MockFleetPlan {
@@ -114,6 +111,18 @@ impl DriveCommand {
             runs.push(run?);
         }
         Ok(runs)
+    }
+
+    /// The configurations to run, one after another; all of them, so that a misspelt mode is found before the first
+    /// run and not after it.
+    fn routers(&self) -> Result<Vec<RouterConfig>, String> {
+        if self.compare.is_empty() {
+            return Ok(vec![self.router.build(Mode::Kv)?]);
+        }
+        let parse = |name: &String| name.parse().map_err(|error: UnknownMode| format!("--compare: {error}"));
+        let modes: Vec<Mode> = self.compare.iter().map(parse).collect::<Result<_, _>>()?;
+        let flags = RouterArgs { router_mode: None, ..self.router.clone() };
+        modes.into_iter().map(|mode| flags.build(mode)).collect()
     }
 
     async fn drive(

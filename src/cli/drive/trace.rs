@@ -14,6 +14,9 @@ use thiserror::Error;
 /// Tokens that one hash id of a trace stands for.
 const TOKENS_PER_ID: usize = 512;
 
+/// The latest that a request is sent: timestamps beyond reason must not overflow the clock.
+const LATEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// One request of a trace.
 #[derive(Deserialize, Clone, Debug)]
 pub(super) struct TraceRequest {
@@ -79,9 +82,10 @@ pub(super) fn read(path: &Path, limit: usize) -> Result<Vec<TraceRequest>, Trace
 }
 
 impl TraceRequest {
-    /// When it was sent, `rate` times as fast as recorded.
+    /// When it was sent, `rate` times as fast as recorded; at most [`LATEST`].
     pub(super) fn due(&self, rate: f64) -> Duration {
-        Duration::from_secs_f64(self.timestamp as f64 / 1000.0 / rate)
+        let seconds = self.timestamp as f64 / 1000.0 / rate;
+        Duration::try_from_secs_f64(seconds).map_or(LATEST, |due| due.min(LATEST))
     }
 
     pub(super) const fn output_length(&self) -> u32 {
@@ -128,6 +132,7 @@ mod tests {
         assert_eq!(a[..512], b[..512]);
         assert_ne!(a[512..600], b[512..600]);
         assert_eq!(requests[1].due(3.0), Duration::from_secs(1));
+        assert_eq!(requests[1].due(f64::MIN_POSITIVE), LATEST);
     }
 
     #[test]
