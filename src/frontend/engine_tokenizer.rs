@@ -4,7 +4,7 @@
 //! routed by load alone meanwhile.
 
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -26,6 +26,8 @@ use crate::fleet::SetView;
 /// Relaxed throughout: the fields are hints that save round trips, and a request that reads one late asks once more.
 #[derive(Debug, Default)]
 pub(super) struct EngineTokenizer {
+    /// That it is asked at all was logged.
+    announced: AtomicBool,
     /// Failures since the last success.
     failures: AtomicU32,
     /// When to ask again after too many, on the fleet's clock.
@@ -86,6 +88,12 @@ impl App {
         let now = self.fleet.now_ms();
         if engine.pauses(now) {
             return self.counters.nobody("no tokenizer given, and no engine answers /tokenize".to_owned());
+        }
+        if !engine.announced.swap(true, Relaxed) {
+            info!(
+                model,
+                "no tokenizer given: the engine's /tokenize is asked, which delays every request by a round trip"
+            );
         }
         let body = request_body(model, input);
         for member in set.members.iter().filter(|m| m.worker.exclusion(now).is_none()).take(2) {

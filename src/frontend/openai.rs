@@ -8,7 +8,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, MapAccess, Visitor},
+    de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor, value::SeqAccessDeserializer},
 };
 use serde_json::value::RawValue;
 
@@ -105,40 +105,10 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// `prompt` of a completion: text or tokens, one or several.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
-)]
-pub(super) enum PromptField {
-    /// One text.
-    Text(String),
-    /// One prompt in tokens.
-    Tokens(Vec<u32>),
-    /// Several texts.
-    Texts(Vec<String>),
-    /// Several prompts in tokens.
-    TokenLists(Vec<Vec<u32>>),
-}
-
-impl PromptField {
-    /// The first prompt, by which the request is routed: engines cache each prompt on its own, and a
-    /// request goes to one worker.
-    pub(super) fn into_first(self) -> Option<FirstPrompt> {
-        let first = match self {
-            Self::Text(text) => FirstPrompt::Text(text),
-            Self::Tokens(tokens) => FirstPrompt::Tokens(tokens),
-            Self::Texts(texts) => FirstPrompt::Text(texts.into_iter().next()?),
-            Self::TokenLists(lists) => FirstPrompt::Tokens(lists.into_iter().next()?),
-        };
-        match &first {
-            FirstPrompt::Text(text) if text.is_empty() => None,
-            FirstPrompt::Tokens(tokens) if tokens.is_empty() => None,
-            _ => Some(first),
-        }
-    }
-}
+/// `prompt` of a completion: text or tokens, one or several. Of several the first is kept, by which the request is
+/// routed: engines cache each prompt on its own, and a request goes to one worker.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct PromptField(Option<FirstPrompt>);
 
 /// A single prompt.
 #[derive(Clone, PartialEq, Debug)]
@@ -147,6 +117,92 @@ pub(super) enum FirstPrompt {
     Text(String),
     /// As token ids.
     Tokens(Vec<u32>),
+}
+
+impl PromptField {
+    /// The first prompt; `None` if it is empty or there is none.
+    pub(super) fn into_first(self) -> Option<FirstPrompt> {
+        self.0.filter(|first| match first {
+            FirstPrompt::Text(text) => !text.is_empty(),
+            FirstPrompt::Tokens(tokens) => !tokens.is_empty(),
+        })
+    }
+}
+
+// By hand, since an untagged enum would hold every token of a long prompt in a buffer many times its size first.
+impl<'de> Deserialize<'de> for PromptField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Prompt;
+        impl<'de> Visitor<'de> for Prompt {
+            type Value = PromptField;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, a list of strings, a list of token ids, or a list of such lists")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(PromptField(Some(FirstPrompt::Text(text.to_owned()))))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                // What comes after the first is read for its type only.
+                let first = match list.next_element()? {
+                    None => return Ok(PromptField(None)),
+                    Some(Item::Token(token)) => {
+                        let mut tokens = vec![token];
+                        while let Some(token) = list.next_element()? {
+                            tokens.push(token);
+                        }
+                        FirstPrompt::Tokens(tokens)
+                    }
+                    Some(Item::Text(text)) => {
+                        while list.next_element::<String>()?.is_some() {}
+                        FirstPrompt::Text(text)
+                    }
+                    Some(Item::Tokens(tokens)) => {
+                        while list.next_element::<Vec<u32>>()?.is_some() {}
+                        FirstPrompt::Tokens(tokens)
+                    }
+                };
+                Ok(PromptField(Some(first)))
+            }
+        }
+        deserializer.deserialize_any(Prompt)
+    }
+}
+
+/// The first element of a list of prompts, or of a prompt in tokens.
+enum Item {
+    Token(u32),
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct First;
+        impl<'de> Visitor<'de> for First {
+            type Value = Item;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, a token id, or a list of token ids")
+            }
+
+            fn visit_u64<E: Error>(self, token: u64) -> Result<Item, E> {
+                let token = u32::try_from(token);
+                token.map(Item::Token).map_err(|_| E::custom("a token id is below 2^32"))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Item, E> {
+                Ok(Item::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Item, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(Item::Tokens)
+            }
+        }
+        deserializer.deserialize_any(First)
+    }
 }
 
 #[cfg(test)]
@@ -198,8 +254,10 @@ mod tests {
         for empty in [r#""""#, "[]", r#"[""]"#, "[[]]"] {
             assert_eq!(first(empty).unwrap(), None, "{empty}");
         }
-        assert!(first("{}").is_err());
-        assert!(first("[1,\"a\"]").is_err());
-        assert!(first("[-1]").is_err());
+        for wrong in
+            ["{}", "7", "[1,\"a\"]", "[\"a\",1]", "[[1],[\"a\"]]", "[-1]", "[4294967296]", "[1.5]", "[null]"]
+        {
+            assert!(first(wrong).is_err(), "{wrong}");
+        }
     }
 }
