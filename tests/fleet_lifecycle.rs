@@ -62,6 +62,13 @@ impl Streams for Recorder {
         indexes.push(key.clone());
     }
 
+    fn index_dropped(&self, key: &IndexKey) {
+        let mut state = self.0.state.lock();
+        assert!(state.open.values().all(|(opened, _)| opened != key), "an index goes before its streams");
+        let position = state.indexes.iter().position(|known| known == key);
+        state.indexes.remove(position.expect("an index that nobody made"));
+    }
+
     fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String> {
         let mut state = self.0.state.lock();
         assert!(state.indexes.contains(key), "a stream without its index");
@@ -296,6 +303,19 @@ fn an_inhibited_worker_is_back_after_a_few_seconds() {
     let now = fleet.now_ms();
     assert_eq!(worker.exclusion(now), Some(Exclusion::Unroutable));
     assert_eq!(worker.exclusion(now + 5_000), None);
+}
+
+#[test]
+fn indexes_of_models_that_are_gone_do_not_pile_up() {
+    let (fleet, recorder) = fleet();
+    let stays = fleet.register(spec(None, "stays", 1), None).unwrap();
+    for model in 0..200 {
+        let id = fleet.register(spec(None, &format!("m{model}"), 1), None).unwrap();
+        fleet.remove(id);
+        assert!(recorder.0.state.lock().indexes.len() <= 33);
+    }
+    assert!(recorder.0.state.lock().indexes.iter().any(|key| key.model == "stays"));
+    assert!(fleet.remove(stays));
 }
 
 /// One thing that may happen to a fleet.

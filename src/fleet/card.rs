@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::router_config::RouterConfig;
+use super::{router_config::RouterConfig, worker_set::SetKey};
 
 /// What a worker is for in a prefill/decode deployment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -36,18 +36,8 @@ impl WorkerType {
 /// event endpoints) are not on the card: replicas of one set have equal cards.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Card {
-    /// The name that clients put into `model`.
-    pub model: String,
-    /// First part of the worker set's address.
-    pub namespace: String,
-    /// Second part.
-    pub component: String,
-    /// Third part.
-    pub endpoint: String,
-    /// API surfaces, joined by `|`: `chat|completions`.
-    pub model_type: String,
-    /// Role in a prefill/decode deployment.
-    pub worker_type: WorkerType,
+    /// The worker set that it belongs to.
+    pub set: SetKey,
     /// Tokens per KV block.
     pub block_size: u32,
     /// Whether block hashes look one token ahead (EAGLE speculative decoding).

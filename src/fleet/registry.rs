@@ -66,6 +66,9 @@ pub struct Fleet {
 /// How long a worker that could not be reached takes no requests.
 const INHIBITION: Duration = Duration::from_secs(5);
 
+/// Number of indexes from which those without a worker set are dropped before another is made.
+const MANY_INDEXES: usize = 32;
+
 /// Index shards a model gets. One applier thread keeps up with hundreds of engines.
 const SHARDS: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN;
 
@@ -193,7 +196,7 @@ impl Fleet {
 
     /// The position of the set that the worker belongs to, founding it if it is the first.
     fn set_for(&self, registry: &mut Registry, checked: &CheckedSpec) -> Result<usize, RegistrationError> {
-        let key = SetKey::of(&checked.card);
+        let key = checked.card.set.clone();
         if let Some(position) = registry.sets.iter().position(|set| set.key == key) {
             let set = &registry.sets[position];
             let fields = set.card.differing_fields(&checked.card, &self.frontend_config);
@@ -219,10 +222,16 @@ impl Fleet {
         Ok(registry.sets.len() - 1)
     }
 
-    /// The index of a key. Indexes stay: an empty one costs nothing, and a set often comes back.
+    /// The index of a key. Indexes stay when their sets are gone, since a set often comes back; but each has a
+    /// thread, so those that nobody needs go when there are many.
     fn index_for(&self, registry: &mut Registry, key: &IndexKey) -> PrefixIndex {
         if let Some(index) = registry.indexes.get(key) {
             return index.clone();
+        }
+        if registry.indexes.len() >= MANY_INDEXES {
+            for key in registry.drop_idle_indexes() {
+                self.streams.index_dropped(&key);
+            }
         }
         let (index, writers) = PrefixIndex::new(SHARDS);
         self.streams.index_created(key, writers);
@@ -348,6 +357,13 @@ impl Registry {
         gone.into_iter().map(|member| Leaving { key: set.index_key.clone(), member }).collect()
     }
 
+    /// Forgets the indexes that no set uses, and names them.
+    fn drop_idle_indexes(&mut self) -> Vec<IndexKey> {
+        let Self { indexes, sets, .. } = self;
+        let idle = indexes.extract_if(|key, _| sets.iter().all(|set| set.index_key != *key));
+        idle.map(|(key, _)| key).collect()
+    }
+
     /// A name of `card` that stands for something else in another set, and that set. Were it let through, a
     /// request for the name would go to one or the other by chance.
     fn name_taken(&self, card: &Card) -> Option<(String, SetKey)> {
@@ -355,10 +371,12 @@ impl Registry {
             let known = &set.card;
             let adapters = card.lora_adapters.iter();
             let mut clashes = adapters.filter(|&name| {
-                *name == known.model || (known.model != card.model && known.lora_adapters.contains(name))
+                *name == known.set.model
+                    || (known.set.model != card.set.model && known.lora_adapters.contains(name))
             });
-            let name =
-                clashes.next().or_else(|| known.lora_adapters.contains(&card.model).then_some(&card.model));
+            let name = clashes
+                .next()
+                .or_else(|| known.lora_adapters.contains(&card.set.model).then_some(&card.set.model));
             Some((name?.clone(), set.key.clone()))
         })
     }

@@ -22,7 +22,7 @@ pub struct IndexKey {
 
 impl IndexKey {
     pub(super) fn of(card: &Card) -> Self {
-        Self { model: card.model.clone(), block_size: card.block_size, eagle: card.eagle }
+        Self { model: card.set.model.clone(), block_size: card.block_size, eagle: card.eagle }
     }
 }
 
@@ -52,6 +52,8 @@ pub struct StreamSource {
 pub trait Streams: Send + Sync {
     /// A new index: from now on streams of this key feed `writers`.
     fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>);
+    /// No set needs an index any more, and none of its streams is open.
+    fn index_dropped(&self, key: &IndexKey);
     /// A rank came. Its stream writes `status`.
     ///
     /// # Errors

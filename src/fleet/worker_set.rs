@@ -27,19 +27,6 @@ pub struct SetKey {
     pub worker_type: WorkerType,
 }
 
-impl SetKey {
-    pub(super) fn of(card: &Card) -> Self {
-        Self {
-            model: card.model.clone(),
-            namespace: card.namespace.clone(),
-            component: card.component.clone(),
-            endpoint: card.endpoint.clone(),
-            model_type: card.model_type.clone(),
-            worker_type: card.worker_type,
-        }
-    }
-}
-
 impl fmt::Display for SetKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { model, namespace, component, endpoint, .. } = self;
@@ -94,7 +81,7 @@ impl WorkerSet {
             None => (Arc::clone(frontend), ConfigSource::Frontend),
         };
         Self {
-            key: SetKey::of(&card),
+            key: card.set.clone(),
             index_key: IndexKey::of(&card),
             selector: Arc::new(Selector::new(config.mode, config.tuning)),
             card,

@@ -9,6 +9,7 @@ use super::{
     card::{Card, WorkerType},
     endpoint::{EndpointError, EventEndpoint, StreamDirection},
     router_config::RouterConfig,
+    worker_set::SetKey,
 };
 use crate::{
     device::DeviceClass,
@@ -183,13 +184,16 @@ impl WorkerSpec {
     pub fn card(&self) -> Card {
         let mut lora_adapters = self.lora_adapters.clone();
         lora_adapters.sort_unstable();
-        Card {
+        let set = SetKey {
             model: self.model.clone(),
             namespace: self.namespace.clone(),
             component: self.component.clone(),
             endpoint: self.endpoint.clone(),
             model_type: self.model_type.clone(),
             worker_type: self.worker_type,
+        };
+        Card {
+            set,
             block_size: self.block_size,
             eagle: self.eagle,
             lora_adapters,

@@ -68,6 +68,12 @@ impl Streams for FleetStreams {
         }
     }
 
+    fn index_dropped(&self, key: &IndexKey) {
+        let ingestor = self.open.lock().ingestors.remove(key);
+        // Its appliers end by themselves once they have worked off what is queued.
+        drop(ingestor);
+    }
+
     fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String> {
         let Some(ingestor) = self.ingestor(key) else {
             return Err("the index of this model has no thread to apply KV events with".to_owned());
