@@ -6,13 +6,10 @@ use clap::Args;
 
 use super::{
     Outcome,
-    mock_fleet::{MODEL, MockFleet, MockFleetPlan},
+    mock_fleet::{MODEL, MockFleet, MockFleetPlan, default_router},
     shutdown,
 };
-use crate::{
-    config::{EngineArgs, RouterArgs},
-    select::Mode,
-};
+use crate::config::{EngineArgs, RouterArgs};
 
 /// Flags of `kvroute up`.
 #[derive(Args, Debug)]
@@ -39,7 +36,7 @@ impl UpCommand {
         let fleet = MockFleet::start(MockFleetPlan {
             engines: usize::from(self.engines),
             engine: self.engine,
-            router: self.router.build(Mode::Kv)?,
+            router: self.router.build(&default_router())?,
             public: local(self.port),
             admin: local(self.admin_port),
         })

@@ -18,7 +18,6 @@ use super::{
 use crate::{
     fleet::{RouterConfig, WorkerSpec},
     frontend::FrontendSettings,
-    select::Mode,
 };
 
 /// Flags of the frontend as given. The same names, with underscores, are the keys of `[frontend]` in a file.
@@ -123,7 +122,7 @@ impl FrontendArgs {
     ) -> Result<FrontendPlan, ConfigError> {
         let file = file.unwrap_or_default();
         let below = file.frontend;
-        let router = router.or(file.router).build(Mode::RoundRobin).map_err(ConfigError::Router)?;
+        let router = router.or(file.router).build(&RouterConfig::default()).map_err(ConfigError::Router)?;
         let mut all = file.worker;
         for text in workers {
             all.push(parse_worker(text)?);
@@ -204,6 +203,7 @@ fn read_token(path: PathBuf) -> Result<String, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::select::Mode;
 
     fn plan(file: &str, args: FrontendArgs, workers: &[&str]) -> Result<FrontendPlan, ConfigError> {
         let workers: Vec<_> = workers.iter().map(|&text| text.to_owned()).collect();

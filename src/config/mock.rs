@@ -46,14 +46,15 @@ pub struct EngineArgs {
     #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
     pub max_model_len: u32,
     /// Prompt tokens that an engine computes per second
-    #[arg(long, default_value_t = 10_000.0, value_name = "N")]
+    #[arg(long, default_value_t = 20_000.0, value_name = "N")]
     pub prefill_tokens_per_second: f64,
     /// Output tokens per second of each running request
     #[arg(long, default_value_t = 50.0, value_name = "N")]
     pub decode_tokens_per_second: f64,
-    /// All times of the engines are divided by this
-    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
-    pub engine_speedup: f64,
+    /// All times of the engines are divided by this [default: 1; for drive its --rate, so that the engines are
+    /// as busy as recorded]
+    #[arg(long, value_name = "FACTOR")]
+    pub engine_speedup: Option<f64>,
 }
 
 impl EngineArgs {
@@ -68,7 +69,7 @@ impl EngineArgs {
             max_model_len: self.max_model_len.min(blocks.saturating_mul(self.block_size)),
             prefill_tokens_per_second: self.prefill_tokens_per_second,
             decode_tokens_per_second: self.decode_tokens_per_second,
-            speedup: self.engine_speedup,
+            speedup: self.engine_speedup.unwrap_or(1.0),
             ..MockSettings::new(encoder)
         }
     }

@@ -3,10 +3,7 @@
 use clap::Args;
 use serde::Deserialize;
 
-use crate::{
-    fleet::RouterConfig,
-    select::{Mode, Tuning},
-};
+use crate::{fleet::RouterConfig, select::Tuning};
 
 /// Router flags as given; what is absent falls to the file, then to the default.
 #[derive(Args, Deserialize, Clone, Debug, Default)]
@@ -66,16 +63,16 @@ impl RouterArgs {
         }
     }
 
-    /// The configuration they make, with `default_mode` where no mode was given.
+    /// The configuration they make, with `default` where they say nothing.
     ///
     /// # Errors
     /// A text that names the flag, the value and what is accepted.
-    pub fn build(&self, default_mode: Mode) -> Result<RouterConfig, String> {
+    pub fn build(&self, default: &RouterConfig) -> Result<RouterConfig, String> {
         let mode = match self.router_mode.as_deref().filter(|mode| !mode.is_empty()) {
             Some(text) => text.parse().map_err(|error| format!("--router-mode: {error}"))?,
-            None => default_mode,
+            None => default.mode,
         };
-        let default = Tuning::default();
+        let default = default.tuning;
         let tuning = Tuning {
             overlap_score_credit: self.router_kv_overlap_score_credit.unwrap_or(default.overlap_score_credit),
             overlap_score_credit_decay: self

@@ -19,13 +19,12 @@ use self::{
 };
 use super::{
     Outcome,
-    mock_fleet::{MODEL, MockFleet, MockFleetPlan},
+    mock_fleet::{MODEL, MockFleet, MockFleetPlan, default_router},
     shutdown::{self, Signals},
 };
 use crate::{
     config::{EngineArgs, RouterArgs},
     prompt::Encoder,
-    select::Mode,
 };
 
 /// Flags of `kvroute drive`.
@@ -83,6 +82,12 @@ impl DriveCommand {
         Ok(())
     }
 
+    /// Engines that are as much faster than recorded as the requests come, so that they are as busy.
+    fn engine_args(&self) -> EngineArgs {
+        let speedup = self.engine.engine_speedup.unwrap_or(self.rate);
+        EngineArgs { engine_speedup: Some(speedup), ..self.engine.clone() }
+    }
+
     async fn drive_own(
         &self,
         requests: &[TraceRequest],
@@ -94,12 +99,12 @@ impl DriveCommand {
         }
         let mut runs = Vec::new();
         for mode in modes {
-            let router = RouterArgs { router_mode: mode, ..self.router.clone() }.build(Mode::Kv)?;
+            let router = RouterArgs { router_mode: mode, ..self.router.clone() }.build(&default_router())?;
             let name = router.mode.name();
             let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             let fleet = MockFleet::start(MockFleetPlan {
                 engines: usize::from(self.engines),
-                engine: self.engine.clone(),
+                engine: self.engine_args(),
                 router,
                 public: local,
                 admin: local,
