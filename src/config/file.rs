@@ -3,6 +3,8 @@
 //! ```toml
 //! [frontend]
 //! port = 8080
+//!
+//! [router]
 //! router_mode = "kv"
 //!
 //! [[model]]

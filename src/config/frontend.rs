@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ahash::AHashSet;
 use clap::Args;
 use serde::Deserialize;
 use thiserror::Error;
@@ -24,41 +25,47 @@ use crate::{
 #[derive(Args, Deserialize, Clone, Debug, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct FrontendArgs {
+    /// Tokenizer of a model, as a tokenizer.json or the model directory; without MODEL= it is for every model;
+    /// repeat it for several models [default: ask the engines]
+    #[arg(long, value_name = "[MODEL=]PATH", help_heading = WORKERS)]
+    pub tokenizer: Vec<String>,
     /// Address that clients connect to [default: 0.0.0.0]
-    #[arg(long, env = "KVROUTE_HOST", value_name = "ADDRESS")]
+    #[arg(long, env = "KVROUTE_HOST", value_name = "ADDRESS", help_heading = LISTENERS)]
     pub host: Option<IpAddr>,
     /// Port that clients connect to; 0 takes a free one [default: 8080]
-    #[arg(long, env = "KVROUTE_PORT")]
+    #[arg(long, env = "KVROUTE_PORT", value_name = "PORT", help_heading = LISTENERS)]
     pub port: Option<u16>,
-    /// Address of the admin listener: metrics, explain, worker registration [default: 127.0.0.1]
-    #[arg(long, env = "KVROUTE_ADMIN_HOST", value_name = "ADDRESS")]
+    /// Address of the admin listener (metrics, explain, worker registration) [default: 127.0.0.1]
+    #[arg(long, env = "KVROUTE_ADMIN_HOST", value_name = "ADDRESS", help_heading = LISTENERS)]
     pub admin_host: Option<IpAddr>,
     /// Port of the admin listener; 0 takes a free one [default: 9091]
-    #[arg(long, env = "KVROUTE_ADMIN_PORT", value_name = "PORT")]
+    #[arg(long, env = "KVROUTE_ADMIN_PORT", value_name = "PORT", help_heading = LISTENERS)]
     pub admin_port: Option<u16>,
-    /// File with the token that the admin listener asks for (Authorization: Bearer ...); needed when it
-    /// listens beyond this machine
-    #[arg(long, env = "KVROUTE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    /// File with the token that the admin listener asks for (Authorization: Bearer TOKEN); required when
+    /// --admin-host is not a loopback address
+    #[arg(long, env = "KVROUTE_ADMIN_TOKEN_FILE", value_name = "FILE", help_heading = LISTENERS)]
     pub admin_token_file: Option<PathBuf>,
-    /// Tokenizer of a model: tokenizer.json or the model directory; without MODEL= for every model
-    #[arg(long, value_name = "[MODEL=]PATH")]
-    pub tokenizer: Vec<String>,
-    /// Largest request body, in bytes [default: 20971520]
-    #[arg(long, env = "KVROUTE_MAX_BODY_BYTES", value_name = "BYTES")]
+    /// Largest request body in bytes; a larger one is answered with 413 [default: 20971520]
+    #[arg(long, env = "KVROUTE_MAX_BODY_BYTES", value_name = "BYTES", help_heading = LIMITS)]
     pub max_body_bytes: Option<usize>,
     /// Seconds that open requests get to finish after SIGTERM or Ctrl-C [default: 30]
-    #[arg(long, env = "KVROUTE_DRAIN_TIMEOUT", value_name = "SECONDS")]
+    #[arg(long, env = "KVROUTE_DRAIN_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub drain_timeout: Option<u64>,
-    /// Milliseconds to wait for a connection to a worker [default: 2000]
-    #[arg(long, env = "KVROUTE_CONNECT_TIMEOUT_MS", value_name = "MS")]
+    /// Milliseconds to wait for a connection to a worker; 0 waits as long as the system does [default: 2000]
+    #[arg(long, env = "KVROUTE_CONNECT_TIMEOUT_MS", value_name = "MS", help_heading = LIMITS)]
     pub connect_timeout_ms: Option<u64>,
-    /// Seconds to wait for the first byte of a worker's answer; 0 = for ever [default: 0]
-    #[arg(long, env = "KVROUTE_FIRST_BYTE_TIMEOUT", value_name = "SECONDS")]
+    /// Seconds from the request to the first byte of the worker's answer; 0 waits for ever [default: 600]
+    #[arg(long, env = "KVROUTE_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub first_byte_timeout: Option<u64>,
     /// Other workers to try when one cannot be reached [default: 2]
-    #[arg(long, env = "KVROUTE_RETRIES", value_name = "N")]
+    #[arg(long, env = "KVROUTE_RETRIES", value_name = "N", help_heading = LIMITS)]
     pub retries: Option<u32>,
 }
+
+// The groups of `kvroute frontend --help`, in the order in which they are shown.
+pub(crate) const WORKERS: &str = "Workers and models";
+const LISTENERS: &str = "Listeners";
+const LIMITS: &str = "Limits and timeouts";
 
 /// Everything a frontend starts with.
 #[derive(Debug)]
@@ -130,6 +137,9 @@ impl FrontendArgs {
         let mut models: Vec<_> =
             self.tokenizer.iter().chain(&below.tokenizer).map(|text| parse_tokenizer(text)).collect();
         models.extend(file.model);
+        // Flags come first and win over the file.
+        let mut named = AHashSet::new();
+        models.retain(|entry| named.insert(entry.name.clone()));
         let settings = self.settings(below)?;
         Ok(FrontendPlan { settings, router, workers: all, models })
     }
@@ -165,7 +175,7 @@ impl FrontendArgs {
     }
 }
 
-/// `[MODEL=]PATH`. A path may contain `=`; a model name before it may not contain `/`.
+/// `[MODEL=]PATH`. A path that contains `=` has to begin with `/` or `.`, which no model's name does.
 fn parse_tokenizer(text: &str) -> ModelEntry {
     let (name, path) = match text.split_once('=') {
         Some((name, path)) if !name.starts_with(['/', '.']) => (name, path),
@@ -182,13 +192,27 @@ fn parse_worker(text: &str) -> Result<WorkerSpec, ConfigError> {
         let (key, value) =
             part.split_once('=').ok_or_else(|| failed(format!("'{part}' is not key=value")))?;
         let (key, value) = (key.trim().replace('-', "_"), value.trim());
-        let value = match value.parse::<i64>() {
-            Ok(number) => toml::Value::Integer(number),
-            Err(_) => toml::Value::String(value.to_owned()),
-        };
-        table.insert(key, value);
+        let value = worker_value(&key, value).map_err(failed)?;
+        if table.insert(key.clone(), value).is_some() {
+            return Err(failed(format!("{key} is given twice")));
+        }
     }
     table.try_into().map_err(|error: toml::de::Error| failed(error.message().to_owned()))
+}
+
+/// The value of a key of `--worker`. A model may be called `7` or `true`, so the key decides, not the text.
+fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
+    match key {
+        "id" | "block_size" | "first_rank" | "ranks" | "max_model_len" => text
+            .parse()
+            .map(toml::Value::Integer)
+            .map_err(|_| format!("{key} = '{text}' is not a whole number that fits")),
+        "eagle" => text.parse().map(toml::Value::Boolean).map_err(|_| "eagle is true or false".to_owned()),
+        "lora_adapters" | "router_config" => {
+            Err(format!("{key} fits a [[worker]] of a file only (--config)"))
+        }
+        _ => Ok(toml::Value::String(text.to_owned())),
+    }
 }
 
 fn read_token(path: PathBuf) -> Result<String, ConfigError> {
@@ -237,10 +261,32 @@ mod tests {
 
     #[test]
     fn a_bad_worker_flag_says_what_is_accepted() {
-        for text in ["http://a:1", "url=http://a:1", "url=http://a:1,model=m,port=3"] {
+        for text in [
+            "http://a:1",
+            "url=http://a:1",
+            "url=http://a:1,model=m,port=3",
+            "url=http://a:1,model=m,model=n",
+            "url=http://a:1,model=m,block_size=big",
+            "url=http://a:1,model=m,lora_adapters=l",
+        ] {
             let error = plan("", FrontendArgs::default(), &[text]).unwrap_err().to_string();
             assert!(error.contains("--worker") && error.contains("accepted"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_model_may_have_a_number_for_a_name() {
+        let plan = plan("", FrontendArgs::default(), &["url=http://a:1,model=7,eagle=true"]).unwrap();
+        assert_eq!((plan.workers[0].model.as_str(), plan.workers[0].eagle), ("7", true));
+    }
+
+    #[test]
+    fn a_tokenizer_flag_wins_over_the_file() {
+        let file = "[frontend]\ntokenizer = ['m=/file']\n[[model]]\nname = 'm'\ntokenizer = '/model'";
+        let args = FrontendArgs { tokenizer: vec!["m=/flag".to_owned()], ..FrontendArgs::default() };
+        let models = plan(file, args, &[]).unwrap().models;
+        assert_eq!(models.len(), 1);
+        assert_eq!(models[0].tokenizer, PathBuf::from("/flag"));
     }
 
     #[test]
@@ -257,6 +303,7 @@ mod tests {
     #[test]
     fn a_tokenizer_may_name_its_model() {
         assert_eq!(parse_tokenizer("m=/a/b").name, "m");
+        assert_eq!(parse_tokenizer("org/m=/a/b").name, "org/m");
         assert_eq!(parse_tokenizer("/a/b=c").name, "*");
         assert_eq!(parse_tokenizer("./m").tokenizer, PathBuf::from("./m"));
     }
