@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::{
-    process::Process,
+    process::{Process, send_signal},
     rig::{Http, MODEL, TINY, chat, eventually, prose},
 };
 
@@ -151,7 +151,7 @@ fn a_reader_that_goes_away_stops_nothing() {
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(log.any(|line| line.unwrap().contains("frontend is up")));
     // What it prints comes before it looks for signals, so it has printed into the closed pipe when it ends.
-    assert!(Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap().success());
+    send_signal(child.id(), "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
@@ -181,6 +181,8 @@ fn a_mistake_on_the_command_line_is_named_with_what_is_accepted() {
     refused(&worker("http://a:1"), &["--worker", "http://a:1", "url=http://HOST:PORT,model=NAME"]);
     refused(&worker("url=http://a:1,model=m,prot=3"), &["--worker", "prot", "block_size"]);
     refused(&worker("url=a:1,model=m"), &["a:1", "http://HOST:PORT"]);
+    let twice = ["frontend", "--worker", "url=http://a:1,model=m", "--worker", "url=http://a:1,model=m"];
+    refused(&twice, &["http://a:1", "twice"]);
     refused(&["up", "--router-mode", "kvv"], &["--router-mode", "kvv", "round-robin"]);
     refused(&["up", "--router-temperature", "-1"], &["--router-temperature", "non-negative"]);
     refused(&["--log", "verbose", "up"], &["--log", "verbose", "debug"]);

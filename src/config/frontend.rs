@@ -100,6 +100,16 @@ pub enum ConfigError {
         /// What is wrong.
         problem: String,
     },
+    /// The same engine as two workers, each with half of its load.
+    #[error(
+        "worker {url} is given twice for model '{model}'; leave one out, of the flags (--worker) or of the file"
+    )]
+    WorkerTwice {
+        /// Its URL.
+        url: String,
+        /// The model.
+        model: String,
+    },
     /// The admin listener would be open to the network.
     #[error(
         "--admin-host {0} is not a loopback address: give --admin-token-file FILE with a join token, or leave the admin \
@@ -133,6 +143,10 @@ impl FrontendArgs {
         let mut all = file.worker;
         for text in workers {
             all.push(parse_worker(text)?);
+        }
+        let mut seen = AHashSet::new();
+        if let Some(again) = all.iter().find(|spec| !seen.insert((&spec.url, &spec.model, spec.first_rank))) {
+            return Err(ConfigError::WorkerTwice { url: again.url.clone(), model: again.model.clone() });
         }
         let mut models: Vec<_> =
             self.tokenizer.iter().chain(&below.tokenizer).map(|text| parse_tokenizer(text)).collect();

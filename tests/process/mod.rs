@@ -121,8 +121,7 @@ impl Process {
 
     /// Sends a signal, by its name without SIG.
     pub(crate) fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        send_signal(self.child.id(), name);
     }
 
     /// Waits for its end.
@@ -140,6 +139,12 @@ impl Process {
         }
         Ended { code, stdout: self.stdout.text(), stderr: self.stderr.text() }
     }
+}
+
+/// By the shell, whose `kill` needs no package.
+pub(crate) fn send_signal(process: u32, name: &str) {
+    let sent = Command::new("sh").args(["-c", &format!("kill -s {name} {process}")]).status().unwrap();
+    assert!(sent.success());
 }
 
 impl Drop for Process {
