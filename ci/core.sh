@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# The embeddable core stands by itself: it compiles without the server and its dependencies, and the example that
+# embeds it runs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo build --locked --no-default-features
+cargo run --locked --no-default-features --example embed
+
+# What the core must not know. A dependency that comes in through another crate's features is found as well.
+found=0
+for crate in tokio hyper http axum serde_json clap toml zmq; do
+    if cargo tree --locked --no-default-features --edges normal --prefix none --format '{p}' |
+        grep -q "^$crate v"; then
+        echo "the core depends on $crate; it must not"
+        found=1
+    fi
+done
+exit "$found"
