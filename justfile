@@ -8,10 +8,11 @@ default:
 fmt:
     cargo fmt
 
-# Formatting, file sizes, lints, documentation links
+# Formatting, file sizes, layers, lints, documentation links
 lint:
     cargo fmt --check
     bash ci/file-sizes.sh
+    bash ci/layers.sh
     bash ci/clippy.sh
     bash ci/doc.sh
 

@@ -28,8 +28,9 @@ if [ -n "$missing" ]; then
 fi
 
 # --no-verify: the sources have just been compiled; compiling them from the archive again proves little more.
+# --offline: Cargo.lock and what the build has fetched are enough; a registry that does not answer is no fault here.
 # crates.io refuses archives above 10 MiB.
-cargo package --locked --allow-dirty --no-verify
+cargo package --locked --offline --allow-dirty --no-verify
 archive="$(find target/package -maxdepth 1 -name 'kvroute-*.crate' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2)"
 size="$(stat -c %s "$archive")"
 printf '%d files, %d KiB\n' "$(wc -l <<<"$files")" "$((size / 1024))"
