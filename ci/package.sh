@@ -31,7 +31,7 @@ fi
 # --offline: Cargo.lock and what the build has fetched are enough; a registry that does not answer is no fault here.
 # crates.io refuses archives above 10 MiB.
 cargo package --locked --offline --allow-dirty --no-verify
-archive="$(find target/package -maxdepth 1 -name 'kvroute-*.crate' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2)"
+archive="$(find "${CARGO_TARGET_DIR:-target}/package" -maxdepth 1 -name 'kvroute-*.crate' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2)"
 size="$(stat -c %s "$archive")"
 printf '%d files, %d KiB\n' "$(wc -l <<<"$files")" "$((size / 1024))"
 [ "$size" -lt $((10 * 1024 * 1024)) ]

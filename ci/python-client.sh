@@ -19,7 +19,7 @@ command -v "$python" >/dev/null || skip "there is no $python (PYTHON names anoth
 
 cargo build --locked
 log="$(mktemp)"
-target/debug/kvroute up --engines 2 --port 0 --admin-port 0 >"$log" 2>&1 &
+"${CARGO_TARGET_DIR:-target}/debug/kvroute" up --engines 2 --port 0 --admin-port 0 >"$log" 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; rm -f "$log"' EXIT
 
