@@ -17,7 +17,9 @@ python="${PYTHON:-python3}"
 command -v "$python" >/dev/null || skip "there is no $python (PYTHON names another)"
 "$python" -c 'import openai' 2>/dev/null || skip "$python has no package openai (pip install openai)"
 
-cargo build --locked
+# The binary that the tests are built with. `cargo build` leaves the dev-dependencies out, resolves other features for
+# the rest, and would compile half of it again.
+cargo test --locked --no-run
 log="$(mktemp)"
 "${CARGO_TARGET_DIR:-target}/debug/kvroute" up --engines 2 --port 0 --admin-port 0 >"$log" 2>&1 &
 server=$!
