@@ -8,6 +8,8 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::proxy::ProxyError;
+
 /// An answer that is an error of the router's own.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -101,9 +103,10 @@ impl ApiError {
         Self { retry_after_secs: Some(1), ..Self::new(status, "overloaded_error", message) }
     }
 
-    /// 502 or 504: a worker failed before it answered.
-    pub(crate) fn upstream(status: StatusCode, message: impl Into<String>) -> Self {
-        Self::new(status, "upstream_error", message)
+    /// 502 or 504, mostly: a worker failed before it answered.
+    pub(crate) fn upstream(error: &ProxyError) -> Self {
+        let code = Some(error.kind.name());
+        Self { code, ..Self::new(error.kind.status(), error.client_type(), error.client_message()) }
     }
 
     /// 500: something of ours broke.

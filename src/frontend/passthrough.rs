@@ -4,10 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::Request,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::Request, response::Response};
 use bytes::Bytes;
 
 use super::{
@@ -18,20 +15,24 @@ use super::{
     openai::Fields,
     place::Prompt,
     route::{self, Send},
+    watch::InFlight,
 };
 
 /// Proxies one request.
 pub(super) async fn serve(app: Arc<App>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let send = match prepare(&app, &head, body).await {
-        Ok(send) => send,
+    let body = match route::read_body(&app, body).await {
+        Ok(body) => body,
         Err(error) => return route::refuse(&app, Surface::Other, error),
     };
-    route::send(app, Surface::Other, head, send).await.into_response()
+    let in_flight = InFlight::enter(&app.counters, Surface::Other);
+    match prepare(&app, &head, &body) {
+        Ok(send) => route::send(app, in_flight, head, send).await,
+        Err(error) => in_flight.refuse(error),
+    }
 }
 
-async fn prepare(app: &App, head: &http::request::Parts, body: axum::body::Body) -> Result<Send, ApiError> {
-    let body: Bytes = route::read_body(app, body).await?;
+fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send, ApiError> {
     let json = head
         .headers
         .get(http::header::CONTENT_TYPE)
@@ -42,7 +43,7 @@ async fn prepare(app: &App, head: &http::request::Parts, body: axum::body::Body)
             "only JSON bodies are routed here; send content-type application/json with a 'model' field",
         ));
     }
-    let fields = Fields::parse(&body)?;
+    let fields = Fields::parse(body)?;
     let model = route::model(&fields)?;
     let hints = Hints::read(&head.headers, &fields)?;
     if hints.query_only {

@@ -172,7 +172,7 @@ fn demand<'a>(
 pub(super) fn refused(refusal: &Refusal) -> ApiError {
     let message = refusal.to_string();
     match refusal.kind() {
-        RefusalKind::Unavailable => ApiError::unavailable(message),
+        RefusalKind::Unavailable => ApiError::unavailable(format!("{message}; send the request again later")),
         RefusalKind::Busy => ApiError::overloaded(message),
         RefusalKind::Invalid => ApiError::bad_field("nvext", message),
     }

@@ -24,7 +24,7 @@ use super::{
     openai::{Fields, FirstPrompt, PromptField},
     place::{Placed, Prompt, refused},
     prompts::{Chat, PromptInput},
-    watch::{self, Watch},
+    watch::{InFlight, Watch},
 };
 use crate::{
     fleet::SetView,
@@ -52,21 +52,22 @@ pub(super) struct Send {
 /// Serves a chat or a completion.
 pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let asked = match read_body(&app, body).await {
-        Ok(body) => ask(&app, surface, &head.headers, &body).await,
-        Err(error) => Err(error),
+    let body = match read_body(&app, body).await {
+        Ok(body) => body,
+        Err(error) => return refuse(&app, surface, error),
     };
-    match asked {
-        Ok(asked) if asked.hints.query_only => refuse(&app, surface, query_elsewhere()),
+    let in_flight = InFlight::enter(&app.counters, surface);
+    match ask(&app, surface, &head.headers, &body).await {
+        Ok(asked) if asked.hints.query_only => in_flight.refuse(query_elsewhere()),
         Ok(asked) => {
             let Asked { set, prompt, hints, body } = asked;
-            send(app, surface, head, Send { set, prompt, hints, body }).await
+            send(app, in_flight, head, Send { set, prompt, hints, body }).await
         }
-        Err(error) => refuse(&app, surface, error),
+        Err(error) => in_flight.refuse(error),
     }
 }
 
-/// Counts and returns an error of our own.
+/// Counts and returns an error of our own, for a request that did not arrive.
 pub(super) fn refuse(app: &App, surface: Surface, error: ApiError) -> Response {
     app.counters.request(surface, Outcome::of_status(error.status));
     error.into_response()
@@ -156,26 +157,23 @@ fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, Ap
 }
 
 /// Places a request and forwards it, to another worker if one cannot be reached.
-pub(super) async fn send(app: Arc<App>, surface: Surface, head: Parts, send: Send) -> Response {
-    let in_flight = watch::InFlight::enter(&app.counters);
-    let asked = Instant::now();
+pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, send: Send) -> Response {
     let mut avoid: Vec<WorkerId> = Vec::new();
     loop {
         let placed = match app.place(&send.set, &send.prompt, &send.hints, &avoid) {
             Ok(placed) => placed,
-            Err(error) => return refuse(&app, surface, error),
+            Err(error) => return in_flight.refuse(error),
         };
+        if !avoid.is_empty() {
+            app.counters.retries.fetch_add(1, Relaxed);
+        }
         let worker = Arc::clone(&placed.member.worker);
         let head = for_rank(&head, &placed);
         match app.pool.forward(&worker.url, &head, send.body.clone()).await {
-            Ok(answer) => {
-                let watch = Watch::new(surface, answer.status(), asked, in_flight, &placed);
-                return respond(answer, watch, &send, placed);
-            }
+            Ok(answer) => return respond(answer, in_flight, &send, placed),
             Err(error) if again(&app, &error, &avoid) => {
                 debug!(%error, "trying another worker");
                 app.fleet.inhibit(&worker);
-                app.counters.retries.fetch_add(1, Relaxed);
                 avoid.push(worker.id);
             }
             Err(error) => {
@@ -183,8 +181,7 @@ pub(super) async fn send(app: Arc<App>, surface: Surface, head: Parts, send: Sen
                 if error.retry() == Retry::Safe {
                     app.fleet.inhibit(&worker);
                 }
-                let error = ApiError::upstream(error.kind.status(), error.client_message());
-                return refuse(&app, surface, error);
+                return in_flight.refuse(ApiError::upstream(&error));
             }
         }
     }
@@ -203,7 +200,8 @@ fn for_rank(head: &Parts, placed: &Placed) -> Parts {
     head
 }
 
-fn respond(answer: Answer, watch: Watch, send: &Send, placed: Placed) -> Response {
+fn respond(answer: Answer, in_flight: InFlight, send: &Send, placed: Placed) -> Response {
+    let watch = Watch::new(answer.status(), in_flight, &placed);
     let metadata = send.hints.metadata;
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed));
     let response = answer.relay(watch.holding(placed.booking));

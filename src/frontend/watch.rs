@@ -5,12 +5,14 @@ use std::{
     time::Instant,
 };
 
+use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::{
     app::{App, unix_ms},
     counters::{Counters, Outcome, Surface},
+    error::ApiError,
     hints::Metadata,
     place::Placed,
 };
@@ -20,45 +22,57 @@ use crate::{
     proxy::{Annotator, End, Observer, Usage},
 };
 
-/// Counts a request as in flight for as long as it lives.
-pub(super) struct InFlight(Arc<Counters>);
+/// A request that is being served. It is in flight for as long as this lives, and counted once, by how it
+/// ended.
+pub(super) struct InFlight {
+    counters: Arc<Counters>,
+    surface: Surface,
+    asked: Instant,
+    ended: bool,
+}
 
 impl InFlight {
-    pub(super) fn enter(counters: &Arc<Counters>) -> Self {
+    pub(super) fn enter(counters: &Arc<Counters>, surface: Surface) -> Self {
         // Relaxed: a gauge.
         counters.in_flight.fetch_add(1, Relaxed);
-        Self(Arc::clone(counters))
+        Self { counters: Arc::clone(counters), surface, asked: Instant::now(), ended: false }
+    }
+
+    pub(super) fn end(&mut self, outcome: Outcome) {
+        self.ended = true;
+        self.counters.request(self.surface, outcome);
+    }
+
+    /// Ends it with an error of our own.
+    pub(super) fn refuse(mut self, error: ApiError) -> Response {
+        self.end(Outcome::of_status(error.status));
+        error.into_response()
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.counters.in_flight.fetch_sub(1, Relaxed);
+        if !self.ended {
+            // Nobody answered it: the server drops a handler whose client has left, at whatever it awaits.
+            self.counters.request(self.surface, Outcome::Cancelled);
+        }
     }
 }
 
 /// An answer that is about to be relayed.
 pub(super) struct Watch {
-    surface: Surface,
     status: StatusCode,
-    asked: Instant,
     received_ms: u64,
     member: Arc<RankMember>,
     in_flight: InFlight,
 }
 
 impl Watch {
-    pub(super) fn new(
-        surface: Surface,
-        status: StatusCode,
-        asked: Instant,
-        in_flight: InFlight,
-        placed: &Placed,
-    ) -> Self {
-        let since = u64::try_from(asked.elapsed().as_millis()).unwrap_or(0);
+    pub(super) fn new(status: StatusCode, in_flight: InFlight, placed: &Placed) -> Self {
+        let since = u64::try_from(in_flight.asked.elapsed().as_millis()).unwrap_or(0);
         let received_ms = unix_ms().saturating_sub(since);
-        let member = Arc::clone(&placed.member);
-        Self { surface, status, asked, received_ms, member, in_flight }
+        Self { status, received_ms, member: Arc::clone(&placed.member), in_flight }
     }
 
     /// The observer that holds `booking` until the answer is over.
@@ -73,7 +87,7 @@ impl Watch {
             metadata,
             worker: placed.choice.worker.0,
             rank: placed.choice.rank.0,
-            asked: self.asked,
+            asked: self.in_flight.asked,
             received_ms: self.received_ms,
             first_ms: None,
         }
@@ -90,7 +104,8 @@ pub(super) struct Relayed {
 
 impl Observer for Relayed {
     fn first_byte(&mut self) {
-        self.watch.in_flight.0.first_byte.observe(self.watch.asked.elapsed());
+        let in_flight = &self.watch.in_flight;
+        in_flight.counters.first_byte.observe(in_flight.asked.elapsed());
     }
 
     fn first_token(&mut self) {
@@ -106,13 +121,13 @@ impl Observer for Relayed {
     }
 
     fn end(&mut self, end: End) {
-        let counters = &self.watch.in_flight.0;
         let outcome = match end {
             End::Complete => Outcome::of_status(self.watch.status),
             End::Cut(_) => Outcome::Cut,
             End::Dropped => Outcome::Cancelled,
         };
-        counters.request(self.watch.surface, outcome);
+        self.watch.in_flight.end(outcome);
+        let counters = &self.watch.in_flight.counters;
         if let Some(usage) = self.usage
             && let Some(cached) = usage.cached_tokens
         {
