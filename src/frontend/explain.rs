@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{app::App, counters::Surface, error::ApiError, route};
 use crate::{
-    fleet::SetView,
+    fleet::{SetView, StreamState},
     select::{Choice, Refusal, Row},
 };
 
@@ -89,12 +89,17 @@ fn row_object(set: &SetView, row: &Row) -> Value {
     });
     if let Some(withheld) = row.withheld {
         object["withheld_overlap_blocks"] = overlap(withheld);
-        object["withheld_because"] = json!(member.map(|member| member.status.state().name()));
+        object["withheld_because"] = json!(member.map(|member| withholding(member.status.state()).name()));
     }
     if let Some(cost) = &row.cost {
         object["cost"] = cost_object(cost);
     }
     object
+}
+
+/// The state that withheld a row's overlap, by the state now: the stream may have moved on since the row was made.
+fn withholding(now: StreamState) -> StreamState {
+    if now.credits_overlap() { StreamState::Unproven } else { now }
 }
 
 fn cost_object(cost: &crate::select::cost::Cost) -> Value {
