@@ -16,7 +16,7 @@ use std::time::Duration;
 use kvroute::{select::Mode, worker::mock::MockSettings};
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, Transcript, engine_settings, eventually, prose, stream_of};
+use crate::rig::{Http, Rig, Transcript, engine_settings, eventually, prose, stream_of};
 
 /// An engine that would be at it for minutes.
 fn slow() -> MockSettings {
@@ -51,8 +51,8 @@ async fn expect_all_returned(rig: &Rig) {
 }
 
 /// Sends a request, leaves while it waits for its answer.
-async fn leave_before_the_answer(rig: &Rig, path: &str, body: &Value) {
-    let (client, url, sent) = (rig.client.clone(), format!("{}{path}", rig.public()), body.clone());
+async fn leave_before_the_answer(rig: &Rig, client: &Http, path: &str, body: &Value) {
+    let (client, url, sent) = (client.clone(), format!("{}{path}", rig.public()), body.clone());
     let request = tokio::spawn(async move { client.post(&url, &sent).await });
     wait_until_booked(rig, "prefill_tokens").await;
     assert!(!request.is_finished(), "the answer takes minutes");
@@ -60,11 +60,10 @@ async fn leave_before_the_answer(rig: &Rig, path: &str, body: &Value) {
     assert!(request.await.unwrap_err().is_cancelled());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn in_the_middle_of_a_stream() {
+async fn leave_in_the_middle(client: Http) {
     let rig = Rig::start_with(Mode::Kv, vec![slow()]).await;
     let url = format!("{}/v1/completions", rig.public());
-    let mut response = rig.client.open(&url, &stream_of(&prose(1, 100), 4_000)).await;
+    let mut response = client.open(&url, &stream_of(&prose(1, 100), 4_000)).await;
     let mut seen = Transcript::default();
     seen.read(response.body_mut(), |seen| seen.tokens() >= 3).await;
     assert!(!seen.broken && !seen.is_done(), "{}", seen.text);
@@ -76,9 +75,28 @@ async fn in_the_middle_of_a_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn in_the_middle_of_a_stream() {
+    leave_in_the_middle(Http::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_middle_of_a_stream_over_http2() {
+    // The connection stays: only the stream is given up.
+    leave_in_the_middle(Http::over_http2()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn before_the_first_token_of_a_stream() {
     let rig = Rig::start_with(Mode::Kv, vec![slow_to_start()]).await;
-    leave_before_the_answer(&rig, "/v1/completions", &stream_of(&prose(2, 1_000), 10)).await;
+    leave_before_the_answer(&rig, &rig.client, "/v1/completions", &stream_of(&prose(2, 1_000), 10)).await;
+    expect_all_returned(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_first_token_of_a_stream_over_http2() {
+    let rig = Rig::start_with(Mode::Kv, vec![slow_to_start()]).await;
+    let client = Http::over_http2();
+    leave_before_the_answer(&rig, &client, "/v1/completions", &stream_of(&prose(2, 1_000), 10)).await;
     expect_all_returned(&rig).await;
 }
 
@@ -86,7 +104,7 @@ async fn before_the_first_token_of_a_stream() {
 async fn before_an_answer_that_does_not_stream() {
     let rig = Rig::start_with(Mode::Kv, vec![slow()]).await;
     let body = json!({ "model": rig::MODEL, "max_tokens": 4_000, "prompt": prose(3, 100) });
-    leave_before_the_answer(&rig, "/v1/completions", &body).await;
+    leave_before_the_answer(&rig, &rig.client, "/v1/completions", &body).await;
     expect_all_returned(&rig).await;
 }
 
@@ -94,7 +112,7 @@ async fn before_an_answer_that_does_not_stream() {
 async fn and_leaves_the_blocks_that_were_computed_for_the_next_one() {
     let rig = Rig::start_with(Mode::Kv, vec![slow()]).await;
     let body = json!({ "model": rig::MODEL, "max_tokens": 4_000, "prompt": prose(4, 100) });
-    leave_before_the_answer(&rig, "/v1/completions", &body).await;
+    leave_before_the_answer(&rig, &rig.client, "/v1/completions", &body).await;
     expect_all_returned(&rig).await;
     rig.wait_for_events().await;
     let next = json!({ "model": rig::MODEL, "max_tokens": 1, "prompt": prose(4, 100) });

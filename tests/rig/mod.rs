@@ -280,6 +280,11 @@ impl Http {
         Self(Client::builder(TokioExecutor::new()).build_http())
     }
 
+    /// One that speaks HTTP/2 from the start: all its requests share a connection.
+    pub(crate) fn over_http2() -> Self {
+        Self(Client::builder(TokioExecutor::new()).http2_only(true).build_http())
+    }
+
     pub(crate) async fn get(&self, url: &str) -> Answer {
         self.send(Request::get(url).body(Full::default()).unwrap()).await
     }
