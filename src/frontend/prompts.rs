@@ -53,8 +53,8 @@ pub(super) struct Chat {
     add_generation_prompt: bool,
     continue_final_message: bool,
     add_special_tokens: bool,
-    /// The request brings a template of its own, which only the engine may know how to treat.
-    own_template: bool,
+    /// A template of the request's own, which only the engine knows whether to trust.
+    own_template: Option<Value>,
 }
 
 impl Chat {
@@ -89,7 +89,7 @@ impl Chat {
             add_generation_prompt: fields.get("add_generation_prompt")?.unwrap_or(true),
             continue_final_message: fields.get("continue_final_message")?.unwrap_or(false),
             add_special_tokens: fields.get("add_special_tokens")?.unwrap_or(false),
-            own_template: fields.raw("chat_template").is_some(),
+            own_template: fields.get("chat_template")?,
         })
     }
 
@@ -223,7 +223,7 @@ impl App {
     pub(super) async fn tokenise(&self, set: &SetView, input: PromptInput, bytes: usize) -> Tokens {
         let input = match input {
             PromptInput::Tokens(ids) => return Tokens::known(ids, TokenSource::Client),
-            PromptInput::Chat(chat) if chat.own_template => {
+            PromptInput::Chat(chat) if chat.own_template.is_some() => {
                 return self.ask_engine(set, &PromptInput::Chat(chat)).await;
             }
             other => other,
@@ -267,6 +267,7 @@ impl App {
                         );
                     }
                 }
+                Tokenized::Failed => {}
                 Tokenized::Unusable => break,
             }
         }
@@ -283,12 +284,16 @@ impl App {
         let Ok(request) = request.body(()) else { return Tokenized::Unusable };
         let (head, ()) = request.into_parts();
         let Ok(answer) = self.pool.forward(url, &head, body.clone()).await else {
-            return Tokenized::Refused(0);
+            return Tokenized::Failed;
         };
         let status = answer.status().as_u16();
         // 400 and 422 judge this prompt, not the route.
         if matches!(status, 400 | 422) {
             return Tokenized::Unusable;
+        }
+        // A worker that is starting, restarting or overloaded says nothing about the route.
+        if status == 429 || (status >= 500 && status != 501) {
+            return Tokenized::Failed;
         }
         let text = Limited::new(answer.relay(()).into_body(), TOKENIZE_LIMIT).collect().await;
         let text = text.map(http_body_util::Collected::to_bytes).unwrap_or_default();
@@ -301,8 +306,10 @@ impl App {
 
 enum Tokenized {
     Tokens(Vec<u32>),
-    /// The route is not there, or the worker not reachable (status 0).
+    /// The route is not there.
     Refused(u16),
+    /// The worker could not be reached or has trouble of its own; another may answer.
+    Failed,
     /// This prompt cannot be tokenised.
     Unusable,
 }
@@ -359,9 +366,11 @@ fn tokenize_request(model: &str, input: &PromptInput) -> Bytes {
             body["add_generation_prompt"] = json!(chat.add_generation_prompt);
             body["continue_final_message"] = json!(chat.continue_final_message);
             body["add_special_tokens"] = json!(chat.add_special_tokens);
-            for (name, value) in
-                [("tools", &chat.tools), ("chat_template_kwargs", &chat.chat_template_kwargs)]
-            {
+            for (name, value) in [
+                ("tools", &chat.tools),
+                ("chat_template_kwargs", &chat.chat_template_kwargs),
+                ("chat_template", &chat.own_template),
+            ] {
                 if let Some(value) = value {
                     body[name] = value.clone();
                 }
