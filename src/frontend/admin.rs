@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, Path, Request, State},
+    extract::{Path, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http::{HeaderMap, StatusCode, Uri, header};
+use http::{HeaderMap, Method, StatusCode, Uri, header};
 use serde_json::{Value, json};
 
 use super::{app::App, counters::Surface, error::ApiError, explain, exposition, openai::Fields, route};
@@ -34,7 +34,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/v1/workers/{id}/drain", post(drain))
         .route("/v1/worker-sets", get(list_sets))
         .fallback(unknown)
-        .layer(DefaultBodyLimit::max(app.settings.max_body_bytes))
+        .method_not_allowed_fallback(other_method)
         .layer(middleware::from_fn_with_state(Arc::clone(app), require_token))
         .with_state(Arc::clone(app))
 }
@@ -70,6 +70,11 @@ async fn unknown(uri: Uri) -> ApiError {
     ))
 }
 
+/// The router adds the methods that the path does accept, in `allow`.
+async fn other_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(method.as_str(), uri.path(), None)
+}
+
 async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
@@ -82,38 +87,38 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 }
 
 /// Which surface a body belongs to: only a chat has `messages`.
-async fn explain(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    let surface = match Fields::parse(&body) {
-        Ok(fields) if fields.raw("messages").is_some() => Surface::Chat,
-        Ok(_) => Surface::Completions,
-        Err(error) => return error.into_response(),
-    };
-    match explain::explain(&app, surface, &headers, &body).await {
-        Ok(answer) => Json(answer).into_response(),
-        Err(error) => error.into_response(),
-    }
+async fn explain(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (headers, body) = read(&app, request).await?;
+    let chat = Fields::parse(&body)?.raw("messages").is_some();
+    let surface = if chat { Surface::Chat } else { Surface::Completions };
+    explain::explain(&app, surface, &headers, &body).await.map(Json)
 }
 
-async fn query_chat(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    query(&app, Surface::Chat, &headers, &body).await
+async fn query_chat(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    query(&app, Surface::Chat, request).await
 }
 
-async fn query_completions(State(app): State<Arc<App>>, headers: HeaderMap, body: Bytes) -> Response {
-    query(&app, Surface::Completions, &headers, &body).await
+async fn query_completions(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    query(&app, Surface::Completions, request).await
 }
 
-async fn query(app: &App, surface: Surface, headers: &HeaderMap, body: &Bytes) -> Response {
-    match route::query_instance(app, surface, headers, body).await {
-        Ok(answer) => Json(answer).into_response(),
-        Err(error) => error.into_response(),
-    }
+async fn query(app: &App, surface: Surface, request: Request) -> Result<Json<Value>, ApiError> {
+    let (headers, body) = read(app, request).await?;
+    route::query_instance(app, surface, &headers, &body).await.map(Json)
+}
+
+async fn read(app: &App, request: Request) -> Result<(HeaderMap, Bytes), ApiError> {
+    let (head, body) = request.into_parts();
+    let body = route::read_body(app, &head.headers, body).await?;
+    Ok((head.headers, body))
 }
 
 /// How long a worker stays without a heartbeat if its registration says nothing (`lease_secs`).
 const DEFAULT_LEASE_SECS: f64 = 10.0;
 
-async fn register(State(app): State<Arc<App>>, body: Bytes) -> Response {
-    let (spec, lease) = match read_registration(&body) {
+async fn register(State(app): State<Arc<App>>, request: Request) -> Response {
+    let read = read(&app, request).await.and_then(|(_, body)| read_registration(&body));
+    let (spec, lease) = match read {
         Ok(read) => read,
         Err(error) => return error.into_response(),
     };
@@ -140,31 +145,56 @@ fn read_registration(body: &[u8]) -> Result<(WorkerSpec, Duration), ApiError> {
     if !(1.0..=3600.0).contains(&lease_secs) {
         return Err(ApiError::bad_field("lease_secs", "lease_secs must be between 1 and 3600"));
     }
-    let spec = serde_json::from_slice(&fields.rewrite("lease_secs", None))
-        .map_err(|error| ApiError::bad_request(format!("not a worker: {error}")))?;
+    let spec = serde_json::from_slice(&fields.rewrite(&["lease_secs"], None))
+        .map_err(|error| not_a_worker(&fields, &error))?;
     Ok((spec, Duration::from_secs_f64(lease_secs)))
 }
 
-async fn heartbeat(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
-    found(id, app.fleet.heartbeat(WorkerId(id)))
+/// Why a registration is refused. serde names unknown and missing fields itself, but not the field whose value it
+/// could not use; that is the one that is refused on its own, too.
+fn not_a_worker(fields: &Fields<'_>, error: &serde_json::Error) -> ApiError {
+    let mut others = fields.names().filter(|&name| name != "lease_secs");
+    let at_fault = others.find_map(|name| {
+        let mut alone = json!({ "url": "", "model": "" });
+        alone[name] = serde_json::from_str(fields.raw(name)?).ok()?;
+        serde_json::from_value::<WorkerSpec>(alone).err().map(|error| (name, error))
+    });
+    match at_fault {
+        Some((name, error)) => ApiError::bad_field(name, format!("not a worker: '{name}': {error}")),
+        None => ApiError::bad_request(format!("not a worker: {error}")),
+    }
 }
 
-async fn drain(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
-    found(id, app.fleet.drain(WorkerId(id)))
+/// The worker that a path names.
+fn worker_id(id: &str) -> Result<WorkerId, ApiError> {
+    let id = id.parse().map(WorkerId);
+    id.map_err(|_| {
+        ApiError::bad_request("the path does not name a worker: ids are numbers, see GET /v1/workers")
+    })
 }
 
-async fn leave(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+async fn heartbeat(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
+    found(id, app.fleet.heartbeat(id))
+}
+
+async fn drain(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
+    found(id, app.fleet.drain(id))
+}
+
+async fn leave(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
     let fleet = Arc::clone(&app.fleet);
-    let known = tokio::task::spawn_blocking(move || fleet.remove(WorkerId(id))).await;
+    let known = tokio::task::spawn_blocking(move || fleet.remove(id)).await;
     found(id, known.unwrap_or(false))
 }
 
-fn found(id: u64, known: bool) -> Response {
+fn found(id: WorkerId, known: bool) -> Result<Json<Value>, ApiError> {
     if known {
-        Json(json!({ "id": id, "status": "ok" })).into_response()
+        Ok(Json(json!({ "id": id.0, "status": "ok" })))
     } else {
-        ApiError::not_found(format!("there is no worker {id}; it has to register (POST /v1/workers)"))
-            .into_response()
+        Err(ApiError::not_found(format!("there is no worker {id}; it has to register (POST /v1/workers)")))
     }
 }
 
@@ -174,14 +204,15 @@ async fn list_workers(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({ "generation": view.generation, "workers": workers }))
 }
 
-async fn show_worker(State(app): State<Arc<App>>, Path(id): Path<u64>) -> Response {
+async fn show_worker(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
     let view = app.fleet.view();
     let ranks: Vec<_> = view
         .members()
-        .filter(|(_, member)| member.worker.id.0 == id)
+        .filter(|(_, member)| member.worker.id == id)
         .map(|(set, member)| rank_object(&app, set, member))
         .collect();
-    if ranks.is_empty() { found(id, false) } else { Json(json!({ "ranks": ranks })).into_response() }
+    if ranks.is_empty() { found(id, false) } else { Ok(Json(json!({ "ranks": ranks }))) }
 }
 
 /// One rank: who it is, how it stands, how busy it is, and how far its event stream got.

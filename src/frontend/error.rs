@@ -23,6 +23,8 @@ pub(crate) struct ApiError {
     /// OpenAI's `code`, for programs.
     code: Option<&'static str>,
     retry_after_secs: Option<u32>,
+    /// The methods that the path accepts.
+    allow: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -37,7 +39,7 @@ struct Body<'a> {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, message, kind, param: None, code: None, retry_after_secs: None }
+        Self { status, message, kind, param: None, code: None, retry_after_secs: None, allow: None }
     }
 
     /// 400: the request cannot be served as it is, by anybody.
@@ -51,8 +53,8 @@ impl ApiError {
     }
 
     /// 400: prompt and output do not fit the model.
-    pub(crate) fn context_length(message: impl Into<String>) -> Self {
-        Self { code: Some("context_length_exceeded"), ..Self::bad_field("messages", message) }
+    pub(crate) fn context_length(param: &str, message: impl Into<String>) -> Self {
+        Self { code: Some("context_length_exceeded"), ..Self::bad_field(param, message) }
     }
 
     /// 401: the admin listener wants its token.
@@ -72,10 +74,12 @@ impl ApiError {
         Self { param: Some("model".to_owned()), code: Some("model_not_found"), ..Self::not_found(message) }
     }
 
-    /// 405.
-    pub(crate) fn method_not_allowed(method: &str, path: &str, accepted: &str) -> Self {
-        let message = format!("{method} is not accepted on {path}; use {accepted}");
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    /// 405. RFC 9110 §15.5.6 asks for the methods that are accepted in a header; `None` leaves it to the caller.
+    pub(crate) fn method_not_allowed(method: &str, path: &str, accepted: Option<&'static str>) -> Self {
+        let accepting = accepted.unwrap_or("a method that 'allow' lists");
+        let message = format!("{method} is not accepted on {path}; use {accepting}");
+        let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message);
+        Self { allow: accepted, ..error }
     }
 
     /// 409.
@@ -87,6 +91,15 @@ impl ApiError {
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("the request body is larger than {limit} bytes (--max-body-bytes)");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// 415: a body that only its sender can read.
+    pub(crate) fn encoded() -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "invalid_request_error",
+            "compressed request bodies are not accepted; send the JSON as it is, without content-encoding",
+        )
     }
 
     /// 503: nobody can take the request now.
@@ -126,6 +139,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, Json(self.body())).into_response();
         if let Some(seconds) = self.retry_after_secs {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(methods) = self.allow {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
         }
         response
     }

@@ -21,7 +21,7 @@ use super::{
 /// Proxies one request.
 pub(super) async fn serve(app: Arc<App>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let body = match route::read_body(&app, body).await {
+    let body = match route::read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return route::refuse(&app, Surface::Other, error),
     };
@@ -37,7 +37,7 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
         .headers
         .get(http::header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .is_none_or(|value| value.starts_with("application/json"));
+        .is_none_or(|value| value.to_ascii_lowercase().starts_with("application/json"));
     if !json {
         return Err(ApiError::bad_request(
             "only JSON bodies are routed here; send content-type application/json with a 'model' field",
@@ -50,6 +50,6 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
         return Err(route::query_elsewhere());
     }
     let set = app.set_for(&model)?;
-    let forwarded = if hints.has_nvext { fields.rewrite("nvext", None) } else { body.clone() };
+    let forwarded = if hints.has_nvext { fields.rewrite(&["nvext"], None) } else { body.clone() };
     Ok(Send { set: set.0, body: forwarded, prompt: Prompt::default(), hints })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     Json, Router,
-    extract::{Path, Request, State},
+    extract::{Path, Request, State, rejection::PathRejection},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -53,11 +53,11 @@ async fn other(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn only_post(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path(), "POST")
+    ApiError::method_not_allowed(method.as_str(), uri.path(), Some("POST"))
 }
 
 async fn only_get(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path(), "GET")
+    ApiError::method_not_allowed(method.as_str(), uri.path(), Some("GET, HEAD"))
 }
 
 /// Whether the process is up. Says nothing of workers: an orchestrator that restarts on this must not
@@ -100,7 +100,10 @@ async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({ "object": "list", "data": data }))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response {
+async fn model(State(app): State<Arc<App>>, name: Result<Path<String>, PathRejection>) -> Response {
+    let Ok(Path(name)) = name else {
+        return ApiError::bad_request("the path does not name a model: it is not UTF-8").into_response();
+    };
     let view = app.fleet.view();
     if view.route(&name).is_some() {
         Json(model_object(&app, &name)).into_response()

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, request::Parts};
+use http::{HeaderMap, HeaderValue, header, request::Parts};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
 use tracing::{debug, warn};
@@ -52,7 +52,7 @@ pub(super) struct Send {
 /// Serves a chat or a completion.
 pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let body = match read_body(&app, body).await {
+    let body = match read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return refuse(&app, surface, error),
     };
@@ -82,13 +82,49 @@ pub(super) fn query_elsewhere() -> ApiError {
 }
 
 /// Reads a body, up to the limit.
-pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
+///
+/// # Errors
+/// 413 beyond the limit, 415 for a compressed body, 400 for one that breaks off.
+pub(super) async fn read_body(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Bytes, ApiError> {
     let limit = app.settings.max_body_bytes;
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => Err(ApiError::bad_request(format!("the request body did not arrive: {error}"))),
+    let declared = http_body::Body::size_hint(&body).lower();
+    if usize::try_from(declared).is_ok_and(|declared| declared <= limit) {
+        match Limited::new(&mut body, limit).collect().await {
+            Ok(body) => return plain(headers, body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => {}
+            Err(_) => return Err(ApiError::bad_request("the request body did not arrive whole")),
+        }
+    } else if headers.contains_key(header::EXPECT) {
+        // The client waits for a word before it sends: there is nothing to read, and it need not send.
+        return Err(ApiError::too_large(limit));
     }
+    discard(body).await;
+    Err(ApiError::too_large(limit))
+}
+
+/// A body that we can read as it came.
+fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, ApiError> {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    if encoding.is_none_or(|encoding| encoding == "identity") { Ok(body) } else { Err(ApiError::encoded()) }
+}
+
+/// How much of a body that is too large is read on, and for how long.
+const DISCARDED_BYTES: usize = 64 << 20;
+const DISCARDING_TIME: Duration = Duration::from_secs(5);
+
+/// Reads on without keeping anything. A connection that closes over unread bytes is reset, and the reset may
+/// overtake the answer that says why: the client would see a broken connection instead of a 413.
+async fn discard(mut body: Body) {
+    let reading = async {
+        let mut left = DISCARDED_BYTES;
+        while left > 0
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        }
+    };
+    // A client that is slower than that has had its chance.
+    let _ = tokio::time::timeout(DISCARDING_TIME, reading).await;
 }
 
 /// The model that a body names.
@@ -117,25 +153,30 @@ pub(super) async fn ask(
     app.counters.unknown_hints.fetch_add(hints.unknown_keys.len() as u64, Relaxed);
     let input = prompt_input(surface, &fields)?;
     let (set, lora) = app.set_for(&model)?;
-    let salt: Option<String> = fields.get("cache_salt")?;
+    let own_salt: Option<String> = fields.get("cache_salt")?;
     let asked = Instant::now();
     let tokens = app.tokenise(&set, input, body.len()).await;
     app.counters.tokenise.observe(asked.elapsed());
     if let Some(limit) = set.max_model_len.filter(|&limit| tokens.ids.len() as u64 > limit) {
-        return Err(ApiError::context_length(format!(
-            "this model's maximum context length is {limit} tokens, and the prompt alone has {}; shorten it",
-            tokens.ids.len()
-        )));
+        let param = if surface == Surface::Chat { "messages" } else { "prompt" };
+        return Err(ApiError::context_length(
+            param,
+            format!(
+                "this model's maximum context length is {limit} tokens, and the prompt alone has {}; shorten it",
+                tokens.ids.len()
+            ),
+        ));
     }
     // A salt from a header or from `nvext` has to reach the engine as its own field, or router and engine would
     // name the same blocks differently.
-    let added = if salt.is_none() { hints.cache_salt.as_deref() } else { None };
-    let forwarded = if hints.has_nvext || added.is_some() {
-        fields.rewrite("nvext", added.map(|salt| ("cache_salt", salt)))
-    } else {
-        body.clone()
+    let salt = hints.tenant.clone().or_else(|| own_salt.clone()).or_else(|| hints.cache_salt.clone());
+    let forwarded = match &salt {
+        Some(salt) if own_salt.as_ref() != Some(salt) => {
+            fields.rewrite(&["nvext", "cache_salt"], Some(("cache_salt", salt)))
+        }
+        _ if hints.has_nvext => fields.rewrite(&["nvext"], None),
+        _ => body.clone(),
     };
-    let salt = salt.or_else(|| hints.cache_salt.clone());
     Ok(Asked { set, prompt: Prompt { tokens, lora, salt }, hints, body: forwarded })
 }
 
