@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every scenario uses a part of the rig")]
 
+pub(crate) mod upstream;
+
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::Arc,
@@ -85,7 +87,12 @@ impl Rig {
             engines.push(MockEngine::start(settings).await.unwrap());
         }
         let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
-        let rig = Self::start_plan(plan(mode, workers), engines).await;
+        Self::assemble(plan(mode, workers), engines).await
+    }
+
+    /// A frontend as planned, over engines that run already, once every stream is live.
+    pub(crate) async fn assemble(plan: FrontendPlan, engines: Vec<MockEngine>) -> Self {
+        let rig = Self::start_plan(plan, engines).await;
         rig.wait_for_streams("live").await;
         rig
     }
@@ -146,7 +153,8 @@ impl Rig {
     /// Waits until every rank's stream is in `state`.
     pub(crate) async fn wait_for_streams(&self, state: &str) {
         eventually(&format!("all streams {state}"), async || {
-            self.workers().await.iter().all(|worker| worker["stream"]["state"] == state)
+            let states = self.workers().await.into_iter().map(|worker| worker["stream"]["state"].clone());
+            states.into_iter().all(|now| now == state || now == "absent")
         })
         .await;
     }
