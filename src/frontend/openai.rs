@@ -124,11 +124,14 @@ impl<'a> Fields<'a> {
             if drop.contains(&name.as_str()) {
                 continue;
             }
-            let bare = member.trim_start().strip_prefix(',').unwrap_or(member);
-            if !first {
-                body.push(',');
+            match (first, member.trim_start().strip_prefix(',')) {
+                (true, Some(bare)) => body.push_str(bare),
+                (false, None) => {
+                    body.push(',');
+                    body.push_str(member);
+                }
+                _ => body.push_str(member),
             }
-            body.push_str(bare);
             first = false;
         }
         body.push_str(self.text.get(from..).unwrap_or_default());
@@ -233,6 +236,7 @@ mod tests {
             ),
             (" { \"nvext\" : {} ,\n \"b\" : [ 1 ] } \n", " {\n \"b\" : [ 1 ] } \n"),
             ("{\"a\" : 1 , \"nvext\":{\",\":1}\t}", "{\"a\" : 1\t}"),
+            ("{\"a\":1 ,\"nvext\":1 , \"b\":2}", "{\"a\":1 , \"b\":2}"),
             (r#"{"nvext":{}}"#, "{}"),
             (r#"{"nvext":1,"a":1,"nv\u0065xt":2}"#, r#"{"a":1}"#),
             (r#"{"\u0061":1,"nvext":1}"#, r#"{"\u0061":1}"#),
