@@ -156,7 +156,7 @@ fn not_a_worker(fields: &Fields<'_>, error: &serde_json::Error) -> ApiError {
     let mut others = fields.names().filter(|&name| name != "lease_secs");
     let at_fault = others.find_map(|name| {
         let mut alone = json!({ "url": "", "model": "" });
-        alone[name] = serde_json::from_str(fields.raw(name)?).ok()?;
+        alone[name] = serde_json::from_str(fields.raw(name).unwrap_or("null")).ok()?;
         serde_json::from_value::<WorkerSpec>(alone).err().map(|error| (name, error))
     });
     match at_fault {
