@@ -13,6 +13,7 @@ use super::{
 use crate::{
     event::Tier,
     fleet::{FleetView, RankMember, SetView, StreamState},
+    index::Totals,
     metrics::{Exposition, Labels, Page, Source},
 };
 
@@ -290,15 +291,25 @@ impl<'a> Ranks<'a> {
 }
 
 fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
-    let mut seen: Vec<&str> = Vec::new();
-    let mut rows = Vec::new();
+    let mut seen: Vec<(&str, u32, bool)> = Vec::new();
+    let mut rows: Vec<([(&str, &str); 1], Totals)> = Vec::new();
     for set in &view.sets {
-        // Sets of one model share an index, which shall be shown once.
-        if seen.contains(&set.key.model.as_str()) {
+        // Sets that hash alike share an index, which shall be counted once; a model's others are added.
+        let model = set.key.model.as_str();
+        let hashing = (model, set.block_size.get(), set.eagle);
+        if seen.contains(&hashing) {
             continue;
         }
-        seen.push(&set.key.model);
-        rows.push(([("model", set.key.model.as_str())], set.index.totals()));
+        seen.push(hashing);
+        let totals = set.index.totals();
+        match rows.iter_mut().find(|(labels, _)| labels[0].1 == model) {
+            Some((_, sum)) => {
+                sum.places += totals.places;
+                sum.pending += totals.pending;
+                sum.dropped += totals.dropped;
+            }
+            None => rows.push(([("model", model)], totals)),
+        }
     }
     let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let places = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.places)));
