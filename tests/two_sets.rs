@@ -15,12 +15,14 @@ use std::{fs, path::PathBuf};
 
 use kvroute::{
     config::{ConfigFile, FrontendArgs, RouterArgs},
+    fleet::WorkerSpec,
+    select::Mode,
     worker::mock::{MockEngine, MockSettings},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rig::{Answer, Rig, TINY, chat, engine_settings, prose};
+use crate::rig::{Answer, Rig, TINY, chat, engine_settings, plan, prose, worker};
 
 const CACHED: &str = "cached";
 const SPREAD: &str = "spread";
@@ -150,6 +152,37 @@ async fn models_share_no_blocks() {
     assert_eq!(explain["choice"]["overlap_blocks"], 0, "{explain}");
     assert!(rig.metric("kvroute_index_places", &format!("model=\"{SPREAD}\"")).await > 0.0);
     assert_eq!(rig.metric("kvroute_index_places", &format!("model=\"{CACHED}\"")).await, 0.0);
+}
+
+/// One model in two sets that hash differently: each is found by a pin, and neither is lost from the gauges.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_may_have_two_sets() {
+    let mut workers = Vec::new();
+    let mut engines = Vec::new();
+    for (id, block_size, component) in [(1, 16, "backend"), (2, 32, "canary")] {
+        let settings = MockSettings { block_size, ..engine_settings() };
+        let engine = MockEngine::start(settings).await.unwrap();
+        let component = component.to_owned();
+        workers.push(WorkerSpec { block_size, component, ..worker(id, &engine) });
+        engines.push(engine);
+    }
+    let rig = Rig::assemble(plan(Mode::Kv, workers), engines).await;
+    rig.wait_for_streams("live").await;
+    let mut body = chat(&prose(1, 80), "who?");
+    for pin in [2, 1, 2, 1, 2, 2, 2, 1] {
+        body["nvext"] = json!({ "extra_fields": ["worker_id"], "backend_instance_id": pin });
+        assert_eq!(rig.post("/v1/chat/completions", &body).await.worker(), pin);
+    }
+    rig.wait_for_events().await;
+    let held: u64 = rig.workers().await.iter().map(|w| w["cached_blocks"]["gpu"].as_u64().unwrap()).sum();
+    assert_eq!(rig.metric("kvroute_index_places", "").await, held as f64);
+
+    // A set whose workers all drain gets no requests that another can take.
+    rig.ask("/v1/workers/1/drain", &json!({})).await;
+    body["nvext"] = json!({ "extra_fields": ["worker_id"] });
+    for _ in 0..12 {
+        assert_eq!(rig.post("/v1/chat/completions", &body).await.worker(), 2);
+    }
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
     if hints.query_only {
         return Err(route::query_elsewhere());
     }
-    let set = app.set_for(&model)?;
+    let set = app.set_for(&model, &hints)?;
     let forwarded = if hints.has_nvext { fields.rewrite(&["nvext"], None) } else { body.clone() };
     Ok(Send { set: set.0, body: forwarded, prompt: Prompt::default(), hints })
 }

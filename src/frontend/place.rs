@@ -60,15 +60,20 @@ thread_local! {
 }
 
 impl App {
-    /// The set that serves `model` now, and the adapter if the name is one. Of several sets one is drawn,
-    /// by their numbers of workers.
+    /// The set that serves `model` now, and the adapter if the name is one. Of several sets it is the one with the
+    /// worker that the request is pinned to, else one is drawn, by their numbers of workers that can take it.
     ///
     /// # Errors
     /// 404 for a model nobody serves.
-    pub(super) fn set_for(&self, model: &str) -> Result<(Arc<SetView>, Option<String>), ApiError> {
+    pub(super) fn set_for(
+        &self,
+        model: &str,
+        hints: &Hints,
+    ) -> Result<(Arc<SetView>, Option<String>), ApiError> {
         let view = self.fleet.view();
         let route = view.route(model).ok_or_else(|| ApiError::model_not_found(model, &view.models()))?;
-        let set = draw_set(&view, &route.sets)
+        let set = pinned_set(&view, &route.sets, hints)
+            .or_else(|| draw_set(&view, &route.sets, self.fleet.now_ms()))
             .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
         Ok((set, route.lora.clone()))
     }
@@ -134,20 +139,34 @@ impl App {
     }
 }
 
-fn draw_set(view: &FleetView, sets: &[usize]) -> Option<Arc<SetView>> {
-    let sets = || sets.iter().filter_map(|&position| view.sets.get(position));
-    let total: usize = sets().map(|set| set.members.len()).sum();
+fn pinned_set(view: &FleetView, sets: &[usize], hints: &Hints) -> Option<Arc<SetView>> {
+    let worker = hints.pin?.worker;
+    let mut sets = sets.iter().filter_map(|&position| view.sets.get(position));
+    sets.find(|set| set.members.iter().any(|member| member.worker.id == worker)).map(Arc::clone)
+}
+
+fn draw_set(view: &FleetView, positions: &[usize], now_ms: u64) -> Option<Arc<SetView>> {
+    let sets = || positions.iter().filter_map(|&position| view.sets.get(position));
+    if positions.len() == 1 {
+        return sets().next().map(Arc::clone);
+    }
+    let routable =
+        |set: &SetView| set.members.iter().filter(|m| m.worker.exclusion(now_ms).is_none()).count();
+    let total: usize = sets().map(|set| routable(set)).sum();
     if total == 0 {
-        return None;
+        // The refusal of any of them says why.
+        return sets().next().map(Arc::clone);
     }
     let mut draw = WORKSPACE.with_borrow_mut(|space| space.rng.usize(..total));
     for set in sets() {
-        if draw < set.members.len() {
+        let share = routable(set);
+        if draw < share {
             return Some(Arc::clone(set));
         }
-        draw -= set.members.len();
+        draw -= share;
     }
-    None
+    // A worker left between the two counts.
+    sets().next().map(Arc::clone)
 }
 
 fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {

@@ -152,7 +152,7 @@ pub(super) async fn ask(
     let hints = Hints::read(headers, &fields)?;
     app.counters.unknown_hints.fetch_add(hints.unknown_keys.len() as u64, Relaxed);
     let input = prompt_input(surface, &fields)?;
-    let (set, lora) = app.set_for(&model)?;
+    let (set, lora) = app.set_for(&model, &hints)?;
     let own_salt: Option<String> = fields.get("cache_salt")?;
     let asked = Instant::now();
     let tokens = app.tokenise(&set, input, body.len()).await;
