@@ -175,6 +175,12 @@ fn accepted() -> Vec<Case> {
         case("an identity encoding", CHAT, good(), 200).headers(&[("content-encoding", "identity")]),
         case("an escaped NUL", CHAT, good().replace(SECRET, "a\\u0000b"), 200),
         case("nulls", CHAT, with(r#""stream":null,"nvext":null,"cache_salt":null,"tools":null"#), 200),
+        case(
+            "nulls in nvext",
+            CHAT,
+            with(r#""nvext":{"dp_rank":null,"extra_fields":null,"annotations":null,"cache_salt":null}"#),
+            200,
+        ),
         case("spaces", CHAT, format!(" \r\n\t{} \n", good()), 200),
         case(
             "a long list of unknown fields",
