@@ -10,8 +10,10 @@
     missing_docs,
     reason = "a failed expectation is how a test reports"
 )]
-#![allow(unsafe_code, reason = "a global allocator is unsafe to implement; this one only counts")]
 
+mod counting_allocator;
+
+use crate::counting_allocator::allocations;
 use fastrand::Rng;
 use kvroute::{
     device::DeviceClass,
@@ -20,48 +22,7 @@ use kvroute::{
     select::{Demand, Member, Mode, Scratch, Selector, Tuning},
     slot::{Rank, Slot, WorkerId},
 };
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    num::NonZeroUsize,
-};
-
-thread_local! {
-    /// Allocations of this thread. Const-initialised and without a destructor, so that counting
-    /// allocates nothing itself.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is passed to the system allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller promised.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
-    work();
-    ALLOCATIONS.get() - before
-}
+use std::num::NonZeroUsize;
 
 fn members() -> Vec<Member> {
     let member = |index| Member {

@@ -6,51 +6,18 @@
     missing_docs,
     reason = "a failed expectation is how a test reports"
 )]
-#![allow(unsafe_code, reason = "an allocator that counts has to be an allocator")]
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    num::NonZeroUsize,
-};
+mod counting_allocator;
 
+use std::num::NonZeroUsize;
+
+use crate::counting_allocator::allocations;
 use kvroute::{
     event::{EngineHash, Event, Removed, Stored, StoredBlock, Tier},
     hash::BlockHash,
     index::{PrefixIndex, Scratch},
     slot::Slot,
 };
-
-thread_local! {
-    /// Per thread, so that the test harness's own threads do not disturb the count.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; the counter is a
-// constant-initialised thread-local without a destructor, so counting neither allocates nor fails.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `alloc` above, so from the system's allocator.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
-    work();
-    ALLOCATIONS.get() - before
-}
 
 #[test]
 fn a_warm_lookup_allocates_nothing() {

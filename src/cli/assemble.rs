@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use thiserror::Error;
 use tracing::{info, warn};
 
+use super::first_probe;
 use crate::{
     config::FrontendPlan,
     fleet::{Fleet, RegistrationError},
@@ -67,6 +68,7 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
         let url = spec.url.clone();
         fleet.register(spec, None).map_err(|error| AssembleError::Worker { url, error: Box::new(error) })?;
     }
+    let upstream = plan.settings.upstream.clone();
     let app = App::new(plan.settings, Arc::clone(&fleet), prompts, streams);
     let frontend = Frontend::start(app).await?;
     info!(
@@ -82,5 +84,6 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     if fleet.view().sets.is_empty() {
         warn!("no workers yet: give --worker, a file, or register them at POST /v1/workers");
     }
+    first_probe::probe(&fleet.view(), &upstream);
     Ok(frontend)
 }

@@ -1,18 +1,21 @@
 //! `kvroute frontend`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{Outcome, assemble::assemble, shutdown};
-use crate::config::{FileArgs, FrontendArgs, RouterArgs};
+use crate::config::{ConfigFile, FrontendArgs, RouterArgs, WORKERS};
 
 /// Flags of `kvroute frontend`.
 #[derive(Args, Debug)]
 pub(super) struct FrontendCommand {
-    #[command(flatten)]
-    file: FileArgs,
-    /// A worker: url=http://HOST:PORT,model=NAME[,kv_events_endpoint=tcp://...][,kv_replay_endpoint=tcp://...]
-    /// [,block_size=N]; may be given several times
-    #[arg(long, value_name = "KEY=VALUE,...")]
+    /// TOML file with the same settings, and with models and workers; flags and environment win over it
+    #[arg(long, help_heading = WORKERS, env = "KVROUTE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A worker, as url=http://HOST:PORT,model=NAME and, to route by its cache,
+    /// kv_events_endpoint=tcp://HOST:PORT,kv_replay_endpoint=tcp://HOST:PORT,block_size=N; repeat it for each worker
+    #[arg(long, help_heading = WORKERS, value_name = "KEY=VALUE,...")]
     worker: Vec<String>,
     #[command(flatten)]
     frontend: FrontendArgs,
@@ -22,7 +25,8 @@ pub(super) struct FrontendCommand {
 
 impl FrontendCommand {
     pub(super) async fn run(self) -> Outcome {
-        let plan = self.frontend.plan(self.router, &self.worker, self.file.read()?)?;
+        let file = self.config.as_deref().map(ConfigFile::read).transpose()?;
+        let plan = self.frontend.plan(self.router, &self.worker, file)?;
         let mut signals = shutdown::signals()?;
         let frontend = assemble(plan).await?;
         signals.wait().await;

@@ -4,7 +4,10 @@ use clap::Args;
 use tracing::info;
 
 use super::{Outcome, shutdown};
-use crate::{config::MockArgs, worker::mock::MockEngine};
+use crate::{
+    config::MockArgs,
+    worker::mock::{MockEngine, MockError},
+};
 
 /// Flags of `kvroute mock`.
 #[derive(Args, Debug)]
@@ -16,7 +19,7 @@ pub(super) struct MockCommand {
 impl MockCommand {
     pub(super) async fn run(self) -> Outcome {
         let mut signals = shutdown::signals()?;
-        let engine = MockEngine::start(self.mock.settings()?).await?;
+        let engine = MockEngine::start(self.mock.settings()?).await.map_err(|error| with_flag(&error))?;
         info!(
             http = %engine.http_addr(),
             events = engine.events_endpoint(),
@@ -27,5 +30,14 @@ impl MockCommand {
         signals.wait().await;
         engine.stop().await;
         Ok(())
+    }
+}
+
+/// An address that cannot be had, with the flag that changes it.
+fn with_flag(error: &MockError) -> String {
+    match error {
+        MockError::Http { .. } => format!("{error}; choose another with --http"),
+        MockError::Zmq { socket, .. } => format!("{error}; choose another with --kv-{socket}-endpoint"),
+        MockError::Setting { .. } | MockError::Vocabulary | MockError::Thread(_) => error.to_string(),
     }
 }

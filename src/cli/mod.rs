@@ -2,6 +2,7 @@
 
 mod assemble;
 mod drive;
+mod first_probe;
 mod frontend;
 mod mock;
 mod mock_fleet;
@@ -14,10 +15,10 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{self, LogArgs, LogFormat};
+use crate::config::without_empty_variables;
 
 pub use assemble::{AssembleError, assemble};
 
@@ -27,8 +28,36 @@ pub use assemble::{AssembleError, assemble};
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    #[command(flatten)]
-    log: LogArgs,
+    /// What is logged to stderr: error, warn, info, debug, trace or off, or a list such as
+    /// info,kvroute::ingest=debug
+    #[arg(
+        long,
+        global = true,
+        env = "KVROUTE_LOG",
+        default_value = "info",
+        value_name = "FILTER",
+        help_heading = "Logging"
+    )]
+    log: String,
+    /// How log lines look: text for people, json for programs
+    #[arg(
+        long,
+        global = true,
+        env = "KVROUTE_LOG_FORMAT",
+        default_value = "text",
+        value_name = "FORMAT",
+        help_heading = "Logging"
+    )]
+    log_format: LogFormat,
+}
+
+// Not doc comments: with help on single values clap turns every `--help` into its long form, three lines a flag.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    // For people.
+    Text,
+    // A JSON object a line.
+    Json,
 }
 
 #[derive(Subcommand, Debug)]
@@ -46,9 +75,14 @@ enum Command {
 /// Runs the command line; what `main` returns.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli: Cli = config::parse();
-    if let Err(problem) = start_log(&cli.log) {
-        eprintln!("error: --log: {problem}; accepted are error, warn, info, debug, trace or a filter");
+    let matches = without_empty_variables(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let Err(problem) = start_log(&cli) {
+        eprintln!(
+            "error: --log '{}': {problem}; accepted are error, warn, info, debug, trace and off, or a list such as \
+             info,kvroute::ingest=debug",
+            cli.log
+        );
         return ExitCode::from(2);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -80,20 +114,55 @@ pub fn main() -> ExitCode {
 /// What a subcommand ends with; the message tells a person what to do.
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Prints a subcommand's result. A reader that has left (`| head`) is no error.
-fn print_result(text: &str) {
-    let _ = io::stdout().write_all(text.as_bytes());
+/// Prints what a command was asked for. A reader that went away, as `head` does, is no reason to fail.
+fn print(text: &str) {
+    let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
-fn start_log(args: &LogArgs) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&args.log).map_err(|error| error.to_string())?;
+fn start_log(cli: &Cli) -> Result<(), String> {
+    check_filter(&cli.log)?;
+    let filter = EnvFilter::try_new(&cli.log).map_err(|error| error.to_string())?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    match args.log_format {
+    match cli.log_format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),
     }
     Ok(())
+}
+
+/// The filter language takes any word for the name of a module, so that `--log verbose` would log nothing at all.
+fn check_filter(filter: &str) -> Result<(), String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let mut words = filter.split(',').map(str::trim);
+    match words.find(|word| !(word.contains(['=', '[', ':']) || is_level(word))) {
+        Some("") => Err("an entry is empty".to_owned()),
+        Some(word) => Err(format!("'{word}' is neither a level nor TARGET=LEVEL")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for filter in
+            ["info", "WARN", "off", "info,kvroute::ingest=debug", "kvroute::proxy", "info,[send]=trace"]
+        {
+            assert_eq!(check_filter(filter), Ok(()), "{filter}");
+        }
+        for filter in ["verbose", "", "info,", "info,verbos", "3"] {
+            assert!(check_filter(filter).is_err(), "{filter}");
+        }
+    }
 }

@@ -6,25 +6,22 @@ use clap::Args;
 
 use super::{
     Outcome,
-    mock_fleet::{MODEL, MockFleet, MockFleetPlan},
-    print_result, shutdown,
+    mock_fleet::{MODEL, MockFleet, MockFleetPlan, default_router},
+    print, shutdown,
 };
-use crate::{
-    config::{EngineArgs, RouterArgs},
-    select::Mode,
-};
+use crate::config::{EngineArgs, RouterArgs};
 
 /// Flags of `kvroute up`.
 #[derive(Args, Debug)]
 pub(super) struct UpCommand {
-    /// Number of mock engines
+    /// Number of mock engines, 1 to 256
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     engines: u16,
-    /// Port that clients connect to; 0 takes a free one
-    #[arg(long, default_value_t = 8080)]
+    /// Port of this machine that clients connect to; 0 takes a free one
+    #[arg(long, default_value_t = 8080, value_name = "PORT")]
     port: u16,
     /// Port of the admin listener; 0 takes a free one
-    #[arg(long, default_value_t = 9091)]
+    #[arg(long, default_value_t = 9091, value_name = "PORT")]
     admin_port: u16,
     #[command(flatten)]
     router: RouterArgs,
@@ -39,12 +36,12 @@ impl UpCommand {
         let fleet = MockFleet::start(MockFleetPlan {
             engines: usize::from(self.engines),
             engine: self.engine,
-            router: self.router.build(Mode::Kv)?,
+            router: self.router.build(&default_router())?,
             public: local(self.port),
             admin: local(self.admin_port),
         })
         .await?;
-        print_result(&welcome(&fleet));
+        print(&welcome(&fleet));
         signals.wait().await;
         let MockFleet { frontend, engines, .. } = fleet;
         shutdown::drain(frontend, &mut signals).await?;

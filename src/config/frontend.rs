@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ahash::AHashSet;
 use clap::Args;
 use serde::Deserialize;
 use thiserror::Error;
@@ -18,48 +19,53 @@ use super::{
 use crate::{
     fleet::{RouterConfig, WorkerSpec},
     frontend::FrontendSettings,
-    select::Mode,
 };
 
 /// Flags of the frontend as given. The same names, with underscores, are the keys of `[frontend]` in a file.
 #[derive(Args, Deserialize, Clone, Debug, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct FrontendArgs {
+    /// Tokenizer of a model, as a tokenizer.json or the model directory; without MODEL= it is for every model;
+    /// repeat it for several models [default: ask the engines]
+    #[arg(long, value_name = "[MODEL=]PATH", help_heading = WORKERS)]
+    pub tokenizer: Vec<String>,
     /// Address that clients connect to [default: 0.0.0.0]
-    #[arg(long, env = "KVROUTE_HOST", value_name = "ADDRESS")]
+    #[arg(long, env = "KVROUTE_HOST", value_name = "ADDRESS", help_heading = LISTENERS)]
     pub host: Option<IpAddr>,
     /// Port that clients connect to; 0 takes a free one [default: 8080]
-    #[arg(long, env = "KVROUTE_PORT")]
+    #[arg(long, env = "KVROUTE_PORT", value_name = "PORT", help_heading = LISTENERS)]
     pub port: Option<u16>,
-    /// Address of the admin listener: metrics, explain, worker registration [default: 127.0.0.1]
-    #[arg(long, env = "KVROUTE_ADMIN_HOST", value_name = "ADDRESS")]
+    /// Address of the admin listener (metrics, explain, worker registration) [default: 127.0.0.1]
+    #[arg(long, env = "KVROUTE_ADMIN_HOST", value_name = "ADDRESS", help_heading = LISTENERS)]
     pub admin_host: Option<IpAddr>,
     /// Port of the admin listener; 0 takes a free one [default: 9091]
-    #[arg(long, env = "KVROUTE_ADMIN_PORT", value_name = "PORT")]
+    #[arg(long, env = "KVROUTE_ADMIN_PORT", value_name = "PORT", help_heading = LISTENERS)]
     pub admin_port: Option<u16>,
-    /// File with the token that the admin listener asks for (Authorization: Bearer ...); needed when it
-    /// listens beyond this machine
-    #[arg(long, env = "KVROUTE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    /// File with the token that the admin listener asks for (Authorization: Bearer TOKEN); required when
+    /// --admin-host is not a loopback address
+    #[arg(long, env = "KVROUTE_ADMIN_TOKEN_FILE", value_name = "FILE", help_heading = LISTENERS)]
     pub admin_token_file: Option<PathBuf>,
-    /// Tokenizer of a model: tokenizer.json or the model directory; without MODEL= for every model
-    #[arg(long, value_name = "[MODEL=]PATH")]
-    pub tokenizer: Vec<String>,
-    /// Largest request body, in bytes [default: 20971520]
-    #[arg(long, env = "KVROUTE_MAX_BODY_BYTES", value_name = "BYTES")]
+    /// Largest request body in bytes; a larger one is answered with 413 [default: 20971520]
+    #[arg(long, env = "KVROUTE_MAX_BODY_BYTES", value_name = "BYTES", help_heading = LIMITS)]
     pub max_body_bytes: Option<usize>,
     /// Seconds that open requests get to finish after SIGTERM or Ctrl-C [default: 30]
-    #[arg(long, env = "KVROUTE_DRAIN_TIMEOUT", value_name = "SECONDS")]
+    #[arg(long, env = "KVROUTE_DRAIN_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub drain_timeout: Option<u64>,
-    /// Milliseconds to wait for a connection to a worker [default: 2000]
-    #[arg(long, env = "KVROUTE_CONNECT_TIMEOUT_MS", value_name = "MS")]
+    /// Milliseconds to wait for a connection to a worker; 0 waits as long as the system does [default: 2000]
+    #[arg(long, env = "KVROUTE_CONNECT_TIMEOUT_MS", value_name = "MS", help_heading = LIMITS)]
     pub connect_timeout_ms: Option<u64>,
-    /// Seconds to wait for the first byte of a worker's answer; 0 = for ever [default: 600]
-    #[arg(long, env = "KVROUTE_FIRST_BYTE_TIMEOUT", value_name = "SECONDS")]
+    /// Seconds from the request to the first byte of the worker's answer; 0 waits for ever [default: 600]
+    #[arg(long, env = "KVROUTE_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub first_byte_timeout: Option<u64>,
     /// Other workers to try when one cannot be reached [default: 2]
-    #[arg(long, env = "KVROUTE_RETRIES", value_name = "N")]
+    #[arg(long, env = "KVROUTE_RETRIES", value_name = "N", help_heading = LIMITS)]
     pub retries: Option<u32>,
 }
+
+// The groups of `kvroute frontend --help`, in the order in which they are shown.
+pub(crate) const WORKERS: &str = "Workers and models";
+const LISTENERS: &str = "Listeners";
+const LIMITS: &str = "Limits and timeouts";
 
 /// Everything a frontend starts with.
 #[derive(Debug)]
@@ -94,9 +100,16 @@ pub enum ConfigError {
         /// What is wrong.
         problem: String,
     },
-    /// A `--tokenizer` that does not read.
-    #[error("--tokenizer '{0}': accepted is PATH or MODEL=PATH")]
-    Tokenizer(String),
+    /// The same engine as two workers, each with half of its load.
+    #[error(
+        "worker {url} is given twice for model '{model}'; leave one out, of the flags (--worker) or of the file"
+    )]
+    WorkerTwice {
+        /// Its URL.
+        url: String,
+        /// The model.
+        model: String,
+    },
     /// The admin listener would be open to the network.
     #[error(
         "--admin-host {0} is not a loopback address: give --admin-token-file FILE with a join token, or leave the admin \
@@ -126,16 +139,21 @@ impl FrontendArgs {
     ) -> Result<FrontendPlan, ConfigError> {
         let file = file.unwrap_or_default();
         let below = file.frontend;
-        let router = router.or(file.router).build(Mode::RoundRobin).map_err(ConfigError::Router)?;
+        let router = router.or(file.router).build(&RouterConfig::default()).map_err(ConfigError::Router)?;
         let mut all = file.worker;
         for text in workers {
             all.push(parse_worker(text)?);
         }
-        let mut models: Vec<ModelEntry> = Vec::new();
-        for text in self.tokenizer.iter().chain(&below.tokenizer) {
-            add_model(&mut models, parse_tokenizer(text)?);
+        let mut seen = AHashSet::new();
+        if let Some(again) = all.iter().find(|spec| !seen.insert((&spec.url, &spec.model, spec.first_rank))) {
+            return Err(ConfigError::WorkerTwice { url: again.url.clone(), model: again.model.clone() });
         }
-        file.model.into_iter().for_each(|entry| add_model(&mut models, entry));
+        let mut models: Vec<_> =
+            self.tokenizer.iter().chain(&below.tokenizer).map(|text| parse_tokenizer(text)).collect();
+        models.extend(file.model);
+        // Flags come first and win over the file.
+        let mut named = AHashSet::new();
+        models.retain(|entry| named.insert(entry.name.clone()));
         let settings = self.settings(below)?;
         Ok(FrontendPlan { settings, router, workers: all, models })
     }
@@ -171,23 +189,13 @@ impl FrontendArgs {
     }
 }
 
-/// Adds an entry unless its model has one: the first stands, since flags come before the file.
-fn add_model(models: &mut Vec<ModelEntry>, entry: ModelEntry) {
-    if models.iter().all(|known| known.name != entry.name) {
-        models.push(entry);
-    }
-}
-
-/// `[MODEL=]PATH`. What stands before the first `=` is a model, unless it begins as a path does, with `/` or `.`.
-fn parse_tokenizer(text: &str) -> Result<ModelEntry, ConfigError> {
+/// `[MODEL=]PATH`. A path that contains `=` has to begin with `/` or `.`, which no model's name does.
+fn parse_tokenizer(text: &str) -> ModelEntry {
     let (name, path) = match text.split_once('=') {
         Some((name, path)) if !name.starts_with(['/', '.']) => (name, path),
         _ => ("*", text),
     };
-    if name.is_empty() || path.is_empty() {
-        return Err(ConfigError::Tokenizer(text.to_owned()));
-    }
-    Ok(ModelEntry { name: name.to_owned(), tokenizer: PathBuf::from(path), chat_template: None })
+    ModelEntry { name: name.to_owned(), tokenizer: PathBuf::from(path), chat_template: None }
 }
 
 /// `key=value,key=value`, with the keys of `[[worker]]`.
@@ -197,23 +205,28 @@ fn parse_worker(text: &str) -> Result<WorkerSpec, ConfigError> {
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         let (key, value) =
             part.split_once('=').ok_or_else(|| failed(format!("'{part}' is not key=value")))?;
-        let (key, text) = (key.trim().replace('-', "_"), value.trim());
-        let value = match key.as_str() {
-            "id" | "block_size" | "first_rank" | "ranks" | "max_model_len" => text
-                .parse()
-                .map(toml::Value::Integer)
-                .map_err(|_| failed(format!("{key} is a number, not '{text}'")))?,
-            "eagle" => text
-                .parse()
-                .map(toml::Value::Boolean)
-                .map_err(|_| failed(format!("{key} is true or false, not '{text}'")))?,
-            _ => toml::Value::String(text.to_owned()),
-        };
+        let (key, value) = (key.trim().replace('-', "_"), value.trim());
+        let value = worker_value(&key, value).map_err(failed)?;
         if table.insert(key.clone(), value).is_some() {
             return Err(failed(format!("{key} is given twice")));
         }
     }
     table.try_into().map_err(|error: toml::de::Error| failed(error.message().to_owned()))
+}
+
+/// The value of a key of `--worker`. A model may be called `7` or `true`, so the key decides, not the text.
+fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
+    match key {
+        "id" | "block_size" | "first_rank" | "ranks" | "max_model_len" => text
+            .parse()
+            .map(toml::Value::Integer)
+            .map_err(|_| format!("{key} = '{text}' is not a whole number that fits")),
+        "eagle" => text.parse().map(toml::Value::Boolean).map_err(|_| "eagle is true or false".to_owned()),
+        "lora_adapters" | "router_config" => {
+            Err(format!("{key} fits a [[worker]] of a file only (--config)"))
+        }
+        _ => Ok(toml::Value::String(text.to_owned())),
+    }
 }
 
 fn read_token(path: PathBuf) -> Result<String, ConfigError> {
@@ -228,6 +241,7 @@ fn read_token(path: PathBuf) -> Result<String, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::select::Mode;
 
     fn plan(file: &str, args: FrontendArgs, workers: &[&str]) -> Result<FrontendPlan, ConfigError> {
         let workers: Vec<_> = workers.iter().map(|&text| text.to_owned()).collect();
@@ -267,10 +281,26 @@ mod tests {
             "url=http://a:1,model=m,port=3",
             "url=http://a:1,model=m,model=n",
             "url=http://a:1,model=m,block_size=big",
+            "url=http://a:1,model=m,lora_adapters=l",
         ] {
             let error = plan("", FrontendArgs::default(), &[text]).unwrap_err().to_string();
             assert!(error.contains("--worker") && error.contains("accepted"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_model_may_have_a_number_for_a_name() {
+        let plan = plan("", FrontendArgs::default(), &["url=http://a:1,model=7,eagle=true"]).unwrap();
+        assert_eq!((plan.workers[0].model.as_str(), plan.workers[0].eagle), ("7", true));
+    }
+
+    #[test]
+    fn a_tokenizer_flag_wins_over_the_file() {
+        let file = "[frontend]\ntokenizer = ['m=/file']\n[[model]]\nname = 'm'\ntokenizer = '/model'";
+        let args = FrontendArgs { tokenizer: vec!["m=/flag".to_owned()], ..FrontendArgs::default() };
+        let models = plan(file, args, &[]).unwrap().models;
+        assert_eq!(models.len(), 1);
+        assert_eq!(models[0].tokenizer, PathBuf::from("/flag"));
     }
 
     #[test]
@@ -286,29 +316,9 @@ mod tests {
 
     #[test]
     fn a_tokenizer_may_name_its_model() {
-        let name = |text| parse_tokenizer(text).unwrap().name;
-        assert_eq!(name("m=/a/b"), "m");
-        assert_eq!(name("org/m=/a/b"), "org/m");
-        assert_eq!(name("/a/b=c"), "*");
-        assert_eq!(parse_tokenizer("./m").unwrap().tokenizer, PathBuf::from("./m"));
-        assert!(
-            parse_tokenizer("=/a").is_err() && parse_tokenizer("m=").is_err() && parse_tokenizer("").is_err()
-        );
-    }
-
-    #[test]
-    fn a_tokenizer_flag_wins_over_the_file() {
-        let file = "[frontend]\ntokenizer = ['m=/file']\n[[model]]\nname = 'm'\ntokenizer = '/entry'\n\
-                    [[model]]\nname = 'n'\ntokenizer = '/n'";
-        let args = FrontendArgs { tokenizer: vec!["m=/flag".into()], ..FrontendArgs::default() };
-        let models: Vec<_> = plan(file, args, &[]).unwrap().models;
-        let paths: Vec<_> = models.iter().map(|model| model.tokenizer.to_str().unwrap()).collect();
-        assert_eq!(paths, ["/flag", "/n"]);
-    }
-
-    #[test]
-    fn a_model_may_have_a_number_for_a_name() {
-        let plan = plan("", FrontendArgs::default(), &["url=http://b:2,model=7,eagle=true"]).unwrap();
-        assert_eq!((plan.workers[0].model.as_str(), plan.workers[0].eagle), ("7", true));
+        assert_eq!(parse_tokenizer("m=/a/b").name, "m");
+        assert_eq!(parse_tokenizer("org/m=/a/b").name, "org/m");
+        assert_eq!(parse_tokenizer("/a/b=c").name, "*");
+        assert_eq!(parse_tokenizer("./m").tokenizer, PathBuf::from("./m"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
-use clap::Args;
+use clap::{Args, value_parser};
 
 use crate::{
     prompt::{Encoder, LoadError},
@@ -12,13 +12,13 @@ use crate::{
 /// Flags of a mock engine.
 #[derive(Args, Clone, Debug)]
 pub struct MockArgs {
-    /// Address that HTTP listens on; port 0 takes a free one
+    /// Address and port that HTTP listens on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
     pub http: SocketAddr,
     /// Name of the served model
     #[arg(long, default_value = "mock", value_name = "NAME")]
     pub model_name: String,
-    /// tokenizer.json or model directory [default: a small one of kvroute's own]
+    /// Tokenizer, as a tokenizer.json or a model directory [default: a small one of kvroute's own]
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<PathBuf>,
     /// ZMQ endpoint that KV events are published on
@@ -37,30 +37,39 @@ pub struct MockArgs {
 #[command(next_help_heading = "Mock engine")]
 pub struct EngineArgs {
     /// Tokens per KV block
-    #[arg(long, default_value_t = 16, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 16, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
     pub block_size: u32,
     /// Tokens that the KV cache of an engine holds
-    #[arg(long, default_value_t = 1_000_000, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 1_000_000, value_name = "TOKENS", value_parser = value_parser!(u32).range(2..))]
     pub engine_cache_tokens: u32,
-    /// Longest prompt plus output
-    #[arg(long, default_value_t = 131_072, value_name = "TOKENS")]
+    /// Longest prompt plus output of one request
+    #[arg(long, default_value_t = 131_072, value_name = "TOKENS", value_parser = value_parser!(u32).range(2..))]
     pub max_model_len: u32,
     /// Prompt tokens that an engine computes per second
-    #[arg(long, default_value_t = 10_000.0, value_name = "N")]
+    #[arg(long, default_value_t = 20_000.0, value_name = "N", value_parser = above_zero)]
     pub prefill_tokens_per_second: f64,
     /// Output tokens per second of each running request
-    #[arg(long, default_value_t = 50.0, value_name = "N")]
+    #[arg(long, default_value_t = 50.0, value_name = "N", value_parser = above_zero)]
     pub decode_tokens_per_second: f64,
-    /// All times of the engines are divided by this
-    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
-    pub engine_speedup: f64,
+    /// How many times as fast as those speeds the engines run [default: 1; drive: its --rate, so that they are as
+    /// busy as recorded]
+    #[arg(long, value_name = "FACTOR", value_parser = above_zero)]
+    pub engine_speedup: Option<f64>,
+}
+
+/// A speed. Infinity is one: an engine that computes nothing can be that fast.
+fn above_zero(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 => Ok(number),
+        _ => Err("a number above 0 is needed, or inf".to_owned()),
+    }
 }
 
 impl EngineArgs {
     /// Settings of an engine of this size and speed, on free ports of this machine.
     #[must_use]
     pub fn settings(&self, encoder: Arc<Encoder>) -> MockSettings {
-        let blocks = self.engine_cache_tokens / self.block_size.max(1);
+        let blocks = self.engine_cache_tokens.div_ceil(self.block_size.max(1));
         MockSettings {
             block_size: self.block_size,
             // One block more than fits the tokens: engines set one aside.
@@ -68,7 +77,7 @@ impl EngineArgs {
             max_model_len: self.max_model_len.min(blocks.saturating_mul(self.block_size)),
             prefill_tokens_per_second: self.prefill_tokens_per_second,
             decode_tokens_per_second: self.decode_tokens_per_second,
-            speedup: self.engine_speedup,
+            speedup: self.engine_speedup.unwrap_or(1.0),
             ..MockSettings::new(encoder)
         }
     }

@@ -5,42 +5,74 @@ use serde::Deserialize;
 
 use crate::{
     fleet::RouterConfig,
-    select::{Mode, Tuning},
+    select::{Tuning, TuningError},
 };
 
 /// Router flags as given; what is absent falls to the file, then to the default.
-#[derive(Args, Deserialize, Clone, Debug, Default)]
+#[derive(Args, Deserialize, Clone, PartialEq, Debug, Default)]
 #[command(next_help_heading = "Router")]
 #[serde(deny_unknown_fields, default)]
 pub struct RouterArgs {
     /// How a worker is chosen: round-robin, random, power-of-two, least-loaded, direct,
-    /// device-aware-weighted or kv [default: round-robin]
+    /// device-aware-weighted or kv [default: round-robin; up and drive: kv]
     #[arg(long, env = "DYN_ROUTER_MODE", value_name = "MODE")]
     pub router_mode: Option<String>,
-    /// kv: what a cached block is worth, in blocks of prefill [default: 1.0]
-    #[arg(long, env = "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT", value_name = "CREDIT")]
+    /// kv: what a cached block is worth, in blocks of prefill [default: 1.0; up and drive: 2.0]
+    #[arg(
+        long,
+        env = "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT",
+        value_name = "CREDIT",
+        allow_negative_numbers = true
+    )]
     pub router_kv_overlap_score_credit: Option<f64>,
-    /// kv: how fast that credit fades on a worker with more prefill queued than the others [default: 0.0]
-    #[arg(long, env = "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY", value_name = "DECAY")]
+    /// kv: how fast that credit fades on a worker with more prefill queued than the others; 0 keeps it
+    /// [default: 0.0]
+    #[arg(
+        long,
+        env = "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",
+        value_name = "DECAY",
+        allow_negative_numbers = true
+    )]
     pub router_kv_overlap_score_credit_decay: Option<f64>,
-    /// kv: weight of prefill against decode blocks [default: 1.0]
-    #[arg(long, env = "DYN_ROUTER_PREFILL_LOAD_SCALE", value_name = "SCALE")]
+    /// kv: weight of prefill against decode blocks [default: 1.0; up and drive: 20.0]
+    #[arg(long, env = "DYN_ROUTER_PREFILL_LOAD_SCALE", value_name = "SCALE", allow_negative_numbers = true)]
     pub router_prefill_load_scale: Option<f64>,
     /// kv: cost of each request in flight, in blocks [default: 0.0]
-    #[arg(long, env = "DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT", value_name = "WEIGHT")]
+    #[arg(
+        long,
+        env = "DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT",
+        value_name = "WEIGHT",
+        allow_negative_numbers = true
+    )]
     pub router_decode_active_request_weight: Option<f64>,
     /// kv: what a block in host memory is worth, 0 to 1 [default: 0.75]
-    #[arg(long, env = "DYN_ROUTER_HOST_CACHE_HIT_WEIGHT", value_name = "WEIGHT")]
+    #[arg(
+        long,
+        env = "DYN_ROUTER_HOST_CACHE_HIT_WEIGHT",
+        value_name = "WEIGHT",
+        allow_negative_numbers = true
+    )]
     pub router_host_cache_hit_weight: Option<f64>,
-    /// kv: what a block on disk is worth, 0 to 1 [default: 0.25]
-    #[arg(long, env = "DYN_ROUTER_DISK_CACHE_HIT_WEIGHT", value_name = "WEIGHT")]
+    /// kv: what a block on disk or in an external store is worth, 0 to 1 [default: 0.25]
+    #[arg(
+        long,
+        env = "DYN_ROUTER_DISK_CACHE_HIT_WEIGHT",
+        value_name = "WEIGHT",
+        allow_negative_numbers = true
+    )]
     pub router_disk_cache_hit_weight: Option<f64>,
-    /// kv: 0 takes the cheapest worker, above 0 draws by cost [default: 0.0]
-    #[arg(long, env = "DYN_ROUTER_TEMPERATURE", value_name = "T")]
+    /// kv: 0 takes the cheapest worker, above 0 gives costlier ones a share too [default: 0.0]
+    #[arg(long, env = "DYN_ROUTER_TEMPERATURE", value_name = "T", allow_negative_numbers = true)]
     pub router_temperature: Option<f64>,
 }
 
 impl RouterArgs {
+    /// Whether any flag was given.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
+
     /// These flags, with `below` where they say nothing.
     #[must_use]
     pub fn or(self, below: Self) -> Self {
@@ -66,18 +98,16 @@ impl RouterArgs {
         }
     }
 
-    /// The configuration they make, with `default_mode` where no mode was given.
+    /// The configuration they make, with `default` where they say nothing.
     ///
     /// # Errors
-    /// A text that names the flag and its variable, the value and what is accepted.
-    pub fn build(&self, default_mode: Mode) -> Result<RouterConfig, String> {
-        let mode = match self.router_mode.as_deref() {
-            Some(text) => text.parse().map_err(|error| {
-                format!("--router-mode (DYN_ROUTER_MODE, or router_mode in a file): {error}")
-            })?,
-            None => default_mode,
+    /// A text that names the flag, the value and what is accepted.
+    pub fn build(&self, default: &RouterConfig) -> Result<RouterConfig, String> {
+        let mode = match self.router_mode.as_deref().filter(|mode| !mode.is_empty()) {
+            Some(text) => text.parse().map_err(|error| format!("--router-mode: {error}"))?,
+            None => default.mode,
         };
-        let default = Tuning::default();
+        let default = default.tuning;
         let tuning = Tuning {
             overlap_score_credit: self.router_kv_overlap_score_credit.unwrap_or(default.overlap_score_credit),
             overlap_score_credit_decay: self
@@ -92,38 +122,70 @@ impl RouterArgs {
             router_temperature: self.router_temperature.unwrap_or(default.router_temperature),
             ..default
         };
-        tuning.validate().map_err(|error| format!("router flags: {error}"))?;
+        tuning.validate().map_err(|error| format!("{}: {error}", flag_of(error)))?;
         Ok(RouterConfig { mode, tuning })
+    }
+}
+
+/// The flag that sets what `error` complains of; the file's key is the same with underscores.
+fn flag_of(error: TuningError) -> String {
+    match error {
+        TuningError::Credit => "--router-kv-overlap-score-credit".to_owned(),
+        TuningError::Weight { field: "overlap_score_credit_decay" } => {
+            "--router-kv-overlap-score-credit-decay".to_owned()
+        }
+        TuningError::Weight { field } | TuningError::Share { field } => {
+            format!("--router-{}", field.trim_start_matches("router_").replace('_', "-"))
+        }
+        // No flag sets the switches that this is about.
+        TuningError::OutputWithoutActive => "router".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::CommandFactory as _;
 
-    fn mode(name: &str) -> RouterArgs {
-        RouterArgs { router_mode: Some(name.to_owned()), ..RouterArgs::default() }
+    use super::*;
+    use crate::select::Mode;
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        router: RouterArgs,
     }
 
     #[test]
-    fn an_unknown_mode_names_where_it_may_come_from_and_what_is_accepted() {
-        let error = mode("bogus").build(Mode::Kv).unwrap_err();
-        for needle in ["--router-mode", "DYN_ROUTER_MODE", "'bogus'", "round-robin"] {
-            assert!(error.contains(needle), "{error}");
+    fn a_value_out_of_range_names_a_flag_that_exists() {
+        let bad = -1.0;
+        let each: [fn(&mut RouterArgs) -> &mut Option<f64>; 7] = [
+            |args| &mut args.router_kv_overlap_score_credit,
+            |args| &mut args.router_kv_overlap_score_credit_decay,
+            |args| &mut args.router_prefill_load_scale,
+            |args| &mut args.router_decode_active_request_weight,
+            |args| &mut args.router_host_cache_hit_weight,
+            |args| &mut args.router_disk_cache_hit_weight,
+            |args| &mut args.router_temperature,
+        ];
+        let command = Flags::command();
+        for field in each {
+            let mut args = RouterArgs::default();
+            *field(&mut args) = Some(bad);
+            let error = args.build(&RouterConfig::default()).unwrap_err();
+            let flag = error.split(':').next().unwrap().trim_start_matches("--");
+            assert!(command.get_arguments().any(|arg| arg.get_long() == Some(flag)), "{error}");
         }
     }
 
     #[test]
-    fn flags_win_one_by_one() {
-        let file = RouterArgs { router_temperature: Some(0.5), ..mode("random") };
-        let config = mode("kv").or(file).build(Mode::RoundRobin).unwrap();
-        assert_eq!((config.mode, config.tuning.router_temperature), (Mode::Kv, 0.5));
-    }
-
-    #[test]
-    fn a_value_out_of_range_is_named() {
-        let args = RouterArgs { router_host_cache_hit_weight: Some(1.5), ..RouterArgs::default() };
-        let error = args.build(Mode::Kv).unwrap_err();
-        assert!(error.contains("host_cache_hit_weight") && error.contains("between 0 and 1"), "{error}");
+    fn what_a_flag_leaves_open_comes_from_below() {
+        let above = RouterArgs { router_temperature: Some(0.5), ..RouterArgs::default() };
+        let below = RouterArgs {
+            router_mode: Some("random".to_owned()),
+            router_temperature: Some(0.1),
+            ..RouterArgs::default()
+        };
+        let config = above.or(below).build(&RouterConfig::default()).unwrap();
+        assert_eq!((config.mode, config.tuning.router_temperature), (Mode::Random, 0.5));
     }
 }

@@ -4,19 +4,19 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    extract::{FromRequestParts, Path, Request, State},
+    body::Bytes,
+    extract::{Path, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts};
+use http::{HeaderMap, Method, StatusCode, Uri, header};
 use serde_json::{Value, json};
 
 use super::{app::App, counters::Surface, error::ApiError, explain, exposition, openai::Fields, route};
 use crate::{
     fleet::{RankMember, RegistrationError, SetView, WorkerSpec},
     metrics::CONTENT_TYPE,
-    select::Exclusion,
     slot::WorkerId,
 };
 
@@ -34,7 +34,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/v1/workers/{id}/drain", post(drain))
         .route("/v1/worker-sets", get(list_sets))
         .fallback(unknown)
-        .method_not_allowed_fallback(wrong_method)
+        .method_not_allowed_fallback(other_method)
         .layer(middleware::from_fn_with_state(Arc::clone(app), require_token))
         .with_state(Arc::clone(app))
 }
@@ -73,8 +73,9 @@ async fn unknown(uri: Uri) -> ApiError {
     ))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path(), "what the header 'allow' lists")
+/// The router adds the methods that the path does accept, in `allow`.
+async fn other_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(method.as_str(), uri.path(), None)
 }
 
 async fn health() -> Json<Value> {
@@ -90,11 +91,10 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 
 /// Which surface a body belongs to: only a chat has `messages`.
 async fn explain(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let (head, body) = request.into_parts();
-    let body = route::read_json(&app, &head.headers, body).await?;
+    let (headers, body) = read(&app, request).await?;
     let chat = Fields::parse(&body)?.raw("messages").is_some();
     let surface = if chat { Surface::Chat } else { Surface::Completions };
-    explain::explain(&app, surface, &head.headers, &body).await.map(Json)
+    explain::explain(&app, surface, &headers, &body).await.map(Json)
 }
 
 async fn query_chat(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
@@ -106,31 +106,38 @@ async fn query_completions(State(app): State<Arc<App>>, request: Request) -> Res
 }
 
 async fn query(app: &App, surface: Surface, request: Request) -> Result<Json<Value>, ApiError> {
+    let (headers, body) = read(app, request).await?;
+    route::query_instance(app, surface, &headers, &body).await.map(Json)
+}
+
+async fn read(app: &App, request: Request) -> Result<(HeaderMap, Bytes), ApiError> {
     let (head, body) = request.into_parts();
-    let body = route::read_json(app, &head.headers, body).await?;
-    route::query_instance(app, surface, &head.headers, &body).await.map(Json)
+    let body = route::read_body(app, &head.headers, body).await?;
+    Ok((head.headers, body))
 }
 
 /// How long a worker stays without a heartbeat if its registration says nothing (`lease_secs`).
 const DEFAULT_LEASE_SECS: f64 = 10.0;
 
-async fn register(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let (head, body) = request.into_parts();
-    let body = route::read_json(&app, &head.headers, body).await?;
-    let (spec, lease) = read_registration(&body)?;
+async fn register(State(app): State<Arc<App>>, request: Request) -> Response {
+    let read = read(&app, request).await.and_then(|(_, body)| read_registration(&body));
+    let (spec, lease) = match read {
+        Ok(read) => read,
+        Err(error) => return error.into_response(),
+    };
     let fleet = Arc::clone(&app.fleet);
     // Opening streams starts threads: not on a thread that serves requests.
     let registered = tokio::task::spawn_blocking(move || fleet.register(spec, Some(lease))).await;
     match registered {
         Ok(Ok(id)) => {
             let body = json!({ "id": id.0, "lease_secs": lease.as_secs_f64() });
-            Ok((StatusCode::CREATED, Json(body)).into_response())
+            (StatusCode::CREATED, Json(body)).into_response()
         }
-        Ok(Err(error @ (RegistrationError::Spec(_) | RegistrationError::Stream(_)))) => {
-            Err(ApiError::bad_request(error.to_string()))
+        Ok(Err(error @ (RegistrationError::Conflict { .. } | RegistrationError::IdTaken { .. }))) => {
+            ApiError::conflict(error.to_string()).into_response()
         }
-        Ok(Err(error)) => Err(ApiError::conflict(error.to_string())),
-        Err(error) => Err(ApiError::internal(error.to_string())),
+        Ok(Err(error)) => ApiError::bad_request(error.to_string()).into_response(),
+        Err(error) => ApiError::internal(error.to_string()).into_response(),
     }
 }
 
@@ -141,43 +148,54 @@ fn read_registration(body: &[u8]) -> Result<(WorkerSpec, Duration), ApiError> {
     if !(1.0..=3600.0).contains(&lease_secs) {
         return Err(ApiError::bad_field("lease_secs", "lease_secs must be between 1 and 3600"));
     }
-    let spec = serde_json::from_slice(&fields.rewrite("lease_secs", None))
-        .map_err(|error| ApiError::bad_request(format!("not a worker: {error}")))?;
+    let spec = serde_json::from_slice(&fields.rewrite(&["lease_secs"], None))
+        .map_err(|error| not_a_worker(&fields, &error))?;
     Ok((spec, Duration::from_secs_f64(lease_secs)))
 }
 
-/// The worker id of a path.
-struct Id(u64);
-
-impl<S: Send + Sync> FromRequestParts<S> for Id {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(head: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let id = Path::<u64>::from_request_parts(head, state).await;
-        id.map(|Path(id)| Self(id)).map_err(|_| {
-            ApiError::bad_request(format!("{}: a worker id is a number below 2^64", head.uri.path()))
-        })
+/// Why a registration is refused. serde names unknown and missing fields itself, but not the field whose value it
+/// could not use; that is the one that is refused on its own, too.
+fn not_a_worker(fields: &Fields<'_>, error: &serde_json::Error) -> ApiError {
+    let mut others = fields.names().filter(|&name| name != "lease_secs");
+    let at_fault = others.find_map(|name| {
+        let mut alone = json!({ "url": "", "model": "" });
+        alone[name] = serde_json::from_str(fields.raw(name).unwrap_or("null")).ok()?;
+        serde_json::from_value::<WorkerSpec>(alone).err().map(|error| (name, error))
+    });
+    match at_fault {
+        Some((name, error)) => ApiError::bad_field(name, format!("not a worker: '{name}': {error}")),
+        None => ApiError::bad_request(format!("not a worker: {error}")),
     }
 }
 
-async fn heartbeat(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
-    found(id, app.fleet.heartbeat(WorkerId(id)))
+/// The worker that a path names.
+fn worker_id(id: &str) -> Result<WorkerId, ApiError> {
+    let id = id.parse().map(WorkerId);
+    id.map_err(|_| {
+        ApiError::bad_request("the path does not name a worker: ids are numbers, see GET /v1/workers")
+    })
 }
 
-async fn drain(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
-    found(id, app.fleet.drain(WorkerId(id)))
+async fn heartbeat(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
+    found(id, app.fleet.heartbeat(id))
 }
 
-async fn leave(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
+async fn drain(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
+    found(id, app.fleet.drain(id))
+}
+
+async fn leave(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
     let fleet = Arc::clone(&app.fleet);
-    // Streams are joined: not on a thread that serves requests.
-    let known = tokio::task::spawn_blocking(move || fleet.remove(WorkerId(id))).await;
-    found(id, known.map_err(|error| ApiError::internal(error.to_string()))?)
+    let known = tokio::task::spawn_blocking(move || fleet.remove(id)).await;
+    found(id, known.unwrap_or(false))
 }
 
-fn found(id: u64, known: bool) -> Result<Json<Value>, ApiError> {
+fn found(id: WorkerId, known: bool) -> Result<Json<Value>, ApiError> {
     if known {
-        Ok(Json(json!({ "id": id, "status": "ok" })))
+        Ok(Json(json!({ "id": id.0, "status": "ok" })))
     } else {
         Err(ApiError::not_found(format!("there is no worker {id}; it has to register (POST /v1/workers)")))
     }
@@ -189,11 +207,12 @@ async fn list_workers(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({ "generation": view.generation, "workers": workers }))
 }
 
-async fn show_worker(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
+async fn show_worker(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
     let view = app.fleet.view();
     let ranks: Vec<_> = view
         .members()
-        .filter(|(_, member)| member.worker.id.0 == id)
+        .filter(|(_, member)| member.worker.id == id)
         .map(|(set, member)| rank_object(&app, set, member))
         .collect();
     if ranks.is_empty() { found(id, false) } else { Ok(Json(json!({ "ranks": ranks }))) }
@@ -210,7 +229,7 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
         "url": member.worker.url.to_string(),
         "worker_set": set.key.to_string(),
         "model": set.key.model,
-        "excluded": member.worker.exclusion(app.fleet.now_ms()).map(Exclusion::name),
+        "excluded": member.worker.exclusion(app.fleet.now_ms()).map(crate::select::Exclusion::name),
         "stream": {
             "state": member.status.state().name(),
             "cursor": member.status.cursor(),

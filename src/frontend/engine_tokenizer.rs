@@ -173,9 +173,11 @@ fn request_body(model: &str, input: &PromptInput) -> Bytes {
             body["add_generation_prompt"] = json!(chat.add_generation_prompt);
             body["continue_final_message"] = json!(chat.continue_final_message);
             body["add_special_tokens"] = json!(chat.add_special_tokens);
-            for (name, value) in
-                [("tools", &chat.tools), ("chat_template_kwargs", &chat.chat_template_kwargs)]
-            {
+            for (name, value) in [
+                ("tools", &chat.tools),
+                ("chat_template_kwargs", &chat.chat_template_kwargs),
+                ("chat_template", &chat.own_template),
+            ] {
                 if let Some(value) = value {
                     body[name] = value.clone();
                 }

@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::proxy::{Origin, ProxyError};
+use crate::proxy::ProxyError;
 
 /// An answer that is an error of the router's own.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct ApiError {
     /// OpenAI's `code`, for programs.
     code: Option<&'static str>,
     retry_after_secs: Option<u32>,
+    /// The methods that the path accepts.
+    allow: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -37,7 +39,7 @@ struct Body<'a> {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, message, kind, param: None, code: None, retry_after_secs: None }
+        Self { status, message, kind, param: None, code: None, retry_after_secs: None, allow: None }
     }
 
     /// 400: the request cannot be served as it is, by anybody.
@@ -51,8 +53,8 @@ impl ApiError {
     }
 
     /// 400: prompt and output do not fit the model.
-    pub(crate) fn context_length(message: impl Into<String>) -> Self {
-        Self { code: Some("context_length_exceeded"), ..Self::bad_field("messages", message) }
+    pub(crate) fn context_length(param: &str, message: impl Into<String>) -> Self {
+        Self { code: Some("context_length_exceeded"), ..Self::bad_field(param, message) }
     }
 
     /// 401: the admin listener wants its token.
@@ -72,10 +74,12 @@ impl ApiError {
         Self { param: Some("model".to_owned()), code: Some("model_not_found"), ..Self::not_found(message) }
     }
 
-    /// 405.
-    pub(crate) fn method_not_allowed(method: &str, path: &str, accepted: &str) -> Self {
-        let message = format!("{method} is not accepted on {path}; use {accepted}");
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    /// 405. RFC 9110 §15.5.6 asks for the methods that are accepted in a header; `None` leaves it to the caller.
+    pub(crate) fn method_not_allowed(method: &str, path: &str, accepted: Option<&'static str>) -> Self {
+        let accepting = accepted.unwrap_or("a method that 'allow' lists");
+        let message = format!("{method} is not accepted on {path}; use {accepting}");
+        let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message);
+        Self { allow: accepted, ..error }
     }
 
     /// 409.
@@ -88,7 +92,7 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
 
-    /// 415.
+    /// 415 for a body of another kind.
     pub(crate) fn not_json() -> Self {
         let message = "only JSON bodies are read here; send them with content-type application/json";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
@@ -98,6 +102,15 @@ impl ApiError {
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("the request body is larger than {limit} bytes (--max-body-bytes)");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// 415: a body that only its sender can read.
+    pub(crate) fn encoded() -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "invalid_request_error",
+            "compressed request bodies are not accepted; send the JSON as it is, without content-encoding",
+        )
     }
 
     /// 503: nobody can take the request now.
@@ -114,15 +127,10 @@ impl ApiError {
         Self { retry_after_secs: Some(1), ..Self::new(status, "overloaded_error", message) }
     }
 
-    /// A request that could not be forwarded, or that no worker answered: mostly 502 or 504.
+    /// 502 or 504, mostly: a worker failed before it answered.
     pub(crate) fn upstream(error: &ProxyError) -> Self {
-        let kind = match error.origin() {
-            Origin::Client => "invalid_request_error",
-            Origin::Router => "router_error",
-            Origin::Worker => "worker_error",
-        };
-        let new = Self::new(error.kind.status(), kind, error.client_message());
-        Self { code: Some(error.kind.name()), ..new }
+        let code = Some(error.kind.name());
+        Self { code, ..Self::new(error.kind.status(), error.client_type(), error.client_message()) }
     }
 
     /// 500: something of ours broke.
@@ -142,6 +150,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, Json(self.body())).into_response();
         if let Some(seconds) = self.retry_after_secs {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(methods) = self.allow {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
         }
         response
     }

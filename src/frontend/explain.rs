@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 
 use super::{app::App, counters::Surface, error::ApiError, route};
 use crate::{
-    fleet::SetView,
-    index::Overlap,
-    select::{Choice, Exclusion, Refusal, Row, cost::Cost},
+    fleet::{SetView, StreamState},
+    select::{Choice, Refusal, Row, cost::Cost},
 };
 
 /// Answers one question.
@@ -73,12 +72,13 @@ fn describe(answer: &mut Value, set: &SetView, outcome: Result<Choice, Refusal>,
 }
 
 fn row_object(set: &SetView, row: &Row) -> Value {
+    let overlap = |o: crate::index::Overlap| json!({ "gpu": o.gpu, "host": o.host, "disk": o.disk, "external": o.external });
     let member = set.by_slot(row.slot);
     let mut object = json!({
         "worker_id": row.worker.0,
         "dp_rank": row.rank.0,
         "url": member.map(|member| member.worker.url.to_string()),
-        "overlap_blocks": overlap_object(row.overlap),
+        "overlap_blocks": overlap(row.overlap),
         "cached_tokens": row.cached_tokens,
         "load": {
             "requests": row.load.requests,
@@ -86,11 +86,11 @@ fn row_object(set: &SetView, row: &Row) -> Value {
             "decode_blocks": row.load.decode_blocks,
             "new_blocks": row.new_blocks,
         },
-        "excluded": row.exclusion.map(Exclusion::name),
+        "excluded": row.exclusion.map(crate::select::Exclusion::name),
     });
     if let Some(withheld) = row.withheld {
-        object["withheld_overlap_blocks"] = overlap_object(withheld);
-        object["withheld_because"] = json!(member.map(|member| member.status.state().name()));
+        object["withheld_overlap_blocks"] = overlap(withheld);
+        object["withheld_because"] = json!(member.map(|member| withholding(member.status.state()).name()));
     }
     if let Some(cost) = &row.cost {
         object["cost"] = cost_object(cost);
@@ -98,9 +98,9 @@ fn row_object(set: &SetView, row: &Row) -> Value {
     object
 }
 
-fn overlap_object(overlap: Overlap) -> Value {
-    let Overlap { gpu, host, disk, external } = overlap;
-    json!({ "gpu": gpu, "host": host, "disk": disk, "external": external })
+/// The state that withheld a row's overlap, by the state now: the stream may have moved on since the row was made.
+fn withholding(now: StreamState) -> StreamState {
+    if now.credits_overlap() { StreamState::Unproven } else { now }
 }
 
 /// The terms in blocks; `decay` has no unit. What weighs them is in `router_config`.

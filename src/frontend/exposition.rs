@@ -1,7 +1,7 @@
 //! The numbers of a frontend, written to the metrics page when it is scraped.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt::{self, Debug},
     sync::{Arc, atomic::Ordering::Relaxed},
 };
@@ -14,6 +14,7 @@ use super::{
 use crate::{
     event::Tier,
     fleet::{FleetView, RankMember, SetView, StreamState},
+    index::Totals,
     metrics::{Exposition, Labels, Page, Source},
 };
 
@@ -292,21 +293,26 @@ impl<'a> Ranks<'a> {
 }
 
 fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
-    // Sets of one model and hash rule share an index, which shall be shown once.
-    let indexes: BTreeMap<_, _> = view
-        .sets
-        .iter()
-        .map(|set| {
-            ((set.key.model.as_str(), set.block_size.get().to_string(), set.eagle), set.index.totals())
-        })
-        .collect();
-    let rows: Vec<_> = indexes
-        .iter()
-        .map(|((model, block_size, eagle), totals)| {
-            let eagle = if *eagle { "true" } else { "false" };
-            ([("model", *model), ("block_size", block_size.as_str()), ("eagle", eagle)], totals)
-        })
-        .collect();
+    let mut seen: Vec<(&str, u32, bool)> = Vec::new();
+    let mut rows: Vec<([(&str, &str); 1], Totals)> = Vec::new();
+    for set in &view.sets {
+        // Sets that hash alike share an index, which shall be counted once; a model's others are added.
+        let model = set.key.model.as_str();
+        let hashing = (model, set.block_size.get(), set.eagle);
+        if seen.contains(&hashing) {
+            continue;
+        }
+        seen.push(hashing);
+        let totals = set.index.totals();
+        match rows.iter_mut().find(|(labels, _)| labels[0].1 == model) {
+            Some((_, sum)) => {
+                sum.places += totals.places;
+                sum.pending += totals.pending;
+                sum.dropped += totals.dropped;
+            }
+            None => rows.push(([("model", model)], totals)),
+        }
+    }
     let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let places = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.places)));
     page.gauges("index_places", "Distinct blocks in the index", places)?;

@@ -4,7 +4,6 @@
 //! header is an absent one, as Dynamo has it; a malformed `nvext` is a 400 that names the key.
 
 use http::{HeaderMap, header::AsHeaderName};
-use serde::Deserialize;
 
 use super::{error::ApiError, openai::Fields};
 use crate::{
@@ -13,27 +12,47 @@ use crate::{
 };
 
 /// The keys of `nvext` that are honoured. Others are ignored, and counted.
-#[derive(Deserialize, Default, Debug)]
-#[serde(default)]
+#[derive(Default, Debug)]
 struct Nvext {
     backend_instance_id: Option<u64>,
     decode_worker_id: Option<u64>,
     dp_rank: Option<u32>,
     cache_salt: Option<String>,
-    extra_fields: Option<Vec<String>>,
-    annotations: Option<Vec<String>>,
+    extra_fields: Vec<String>,
+    annotations: Vec<String>,
+    unknown_keys: Vec<String>,
 }
 
 /// Keys of `nvext` that this router reads.
 const KNOWN_KEYS: [&str; 6] =
     ["backend_instance_id", "decode_worker_id", "dp_rank", "cache_salt", "extra_fields", "annotations"];
 
+impl Nvext {
+    /// Field by field, so that an error names the one at fault.
+    fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
+        let Some(nvext) = fields.object("nvext", "nvext.")? else { return Ok(Self::default()) };
+        let unknown = nvext.names().filter(|name| !KNOWN_KEYS.contains(name));
+        Ok(Self {
+            backend_instance_id: nvext.get("backend_instance_id")?,
+            decode_worker_id: nvext.get("decode_worker_id")?,
+            dp_rank: nvext.get("dp_rank")?,
+            cache_salt: nvext.get("cache_salt")?,
+            extra_fields: nvext.get("extra_fields")?.unwrap_or_default(),
+            annotations: nvext.get("annotations")?.unwrap_or_default(),
+            unknown_keys: unknown.map(str::to_owned).collect(),
+        })
+    }
+}
+
 /// The hints of one request.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Hints {
     /// Where the request must go.
     pub(super) pin: Option<Pin>,
-    /// Cache namespace asked for by header or `nvext`; the engine has to be told.
+    /// Cache namespace by header. It wins over whatever the body says: a gateway sets it, and a tenant must not
+    /// talk its way into another's cache.
+    pub(super) tenant: Option<String>,
+    /// Cache namespace by `nvext`, for bodies without a `cache_salt` of their own.
     pub(super) cache_salt: Option<String>,
     /// Which metadata the response shall carry.
     pub(super) metadata: Metadata,
@@ -66,7 +85,7 @@ impl Hints {
     /// # Errors
     /// 400 for an `nvext` of the wrong shape, or a rank without a worker.
     pub(super) fn read(headers: &HeaderMap, fields: &Fields<'_>) -> Result<Self, ApiError> {
-        let nvext: Nvext = fields.get("nvext")?.unwrap_or_default();
+        let nvext = Nvext::read(fields)?;
         // The header sets both fields, and the decode worker is the one that an aggregated request asks for.
         let worker = first_number(headers, &["x-dynamo-worker-instance-id", "x-worker-instance-id"])
             .or(nvext.decode_worker_id)
@@ -88,22 +107,17 @@ impl Hints {
             }
             (None, None) => None,
         };
-        let wants = |name: &str| nvext.extra_fields.iter().flatten().any(|field| field == name);
+        let wants = |name: &str| nvext.extra_fields.iter().any(|field| field == name);
         Ok(Self {
             pin,
-            cache_salt: text(headers, "x-tenant-id").or(nvext.cache_salt).filter(|salt| !salt.is_empty()),
+            tenant: text(headers, "x-tenant-id").filter(|tenant| !tenant.is_empty()),
+            cache_salt: nvext.cache_salt.filter(|salt| !salt.is_empty()),
             metadata: Metadata { worker_id: wants("worker_id"), timing: wants("timing") },
-            query_only: nvext.annotations.iter().flatten().any(|a| a.starts_with("query_instance_id:")),
+            query_only: nvext.annotations.iter().any(|a| a.starts_with("query_instance_id:")),
             has_nvext: fields.raw("nvext").is_some(),
-            unknown_keys: unknown_keys(fields),
+            unknown_keys: nvext.unknown_keys,
         })
     }
-}
-
-fn unknown_keys(fields: &Fields<'_>) -> Vec<String> {
-    let Some(raw) = fields.raw("nvext") else { return Vec::new() };
-    let Ok(keys) = serde_json::from_str::<Fields<'_>>(raw) else { return Vec::new() };
-    keys.names().filter(|name| !KNOWN_KEYS.contains(name)).map(str::to_owned).collect()
 }
 
 fn text(headers: &HeaderMap, name: impl AsHeaderName) -> Option<String> {
@@ -166,9 +180,8 @@ mod tests {
         .unwrap();
         assert_eq!(hints.metadata, Metadata { worker_id: false, timing: true });
         assert_eq!(hints.unknown_keys, ["greed_sampling"]);
-        assert_eq!(hints.cache_salt.as_deref(), Some("acme"));
+        assert_eq!((hints.tenant.as_deref(), hints.cache_salt), (Some("acme"), None));
         assert!(hints.query_only && hints.has_nvext);
         assert!(!read(&[], "{}").unwrap().metadata.any());
-        assert!(!read(&[], r#"{"nvext":{"extra_fields":null,"annotations":null}}"#).unwrap().metadata.any());
     }
 }

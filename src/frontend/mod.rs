@@ -14,6 +14,7 @@ mod error;
 mod explain;
 mod exposition;
 mod hints;
+mod listener;
 mod openai;
 mod passthrough;
 mod place;

@@ -8,7 +8,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor, value::SeqAccessDeserializer},
+    de::{Error, MapAccess, SeqAccess, Visitor, value::SeqAccessDeserializer},
 };
 use serde_json::value::RawValue;
 
@@ -16,16 +16,24 @@ use super::error::ApiError;
 
 /// The top-level fields of a JSON object, in order, values unparsed.
 #[derive(Debug)]
-pub(super) struct Fields<'a>(Vec<(String, &'a RawValue)>);
+pub(super) struct Fields<'a> {
+    text: &'a str,
+    /// What names in errors start with: empty for a body, `nvext.` for that object.
+    path: &'static str,
+    members: Vec<(String, &'a RawValue)>,
+}
 
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+/// The members of an object, for serde.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Collect;
         impl<'de> Visitor<'de> for Collect {
             type Value = Vec<(String, &'de RawValue)>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
+                f.write_str("an object")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
@@ -52,53 +60,113 @@ impl<'a> Fields<'a> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ApiError::bad_request(format!("the request body is not valid UTF-8: {error}"))
         })?;
-        serde_json::from_str(text)
-            .map_err(|error| ApiError::bad_request(format!("the request body is not a JSON object: {error}")))
+        let Members(members) = serde_json::from_str(text).map_err(|error| {
+            // What serde says of a wrong type quotes the value; of wrong syntax it gives the place alone.
+            let problem = if error.is_data() { wrong_type(&error) } else { error.to_string() };
+            ApiError::bad_request(format!("the request body is not a JSON object: {problem}"))
+        })?;
+        Ok(Self { text, path: "", members })
     }
 
     /// The bytes of a field that is there and not `null`. Of a field given twice the last counts, as for
     /// most parsers.
     pub(super) fn raw(&self, name: &str) -> Option<&'a str> {
-        let field = self.0.iter().rev().find(|(field, _)| field == name)?;
+        let field = self.members.iter().rev().find(|(field, _)| field == name)?;
         Some(field.1.get()).filter(|&value| value != "null")
     }
 
     /// The names of all fields, in order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(name, _)| name.as_str())
+        self.members.iter().map(|(name, _)| name.as_str())
     }
 
     /// A field read as `T`.
     ///
     /// # Errors
-    /// 400 that names the field, if it is there and something else.
-    pub(super) fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ApiError> {
+    /// 400 that names the field, if it is there and something else. The value is not quoted: it may be a
+    /// prompt in the wrong place.
+    pub(super) fn get<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, ApiError> {
         let Some(raw) = self.raw(name) else { return Ok(None) };
-        serde_json::from_str(raw)
-            .map(Some)
-            .map_err(|error| ApiError::bad_field(name, format!("'{name}': {error}")))
+        serde_json::from_str(raw).map(Some).map_err(|error| {
+            let name = format!("{}{name}", self.path);
+            ApiError::bad_field(&name, format!("'{name}' is not usable: {}", wrong_type(&error)))
+        })
     }
 
-    /// The body without the field `drop` and with `add` in front, in place of what the client may have under that
-    /// name; every other value is the client's own bytes.
-    pub(super) fn rewrite(&self, drop: &str, add: Option<(&str, &str)>) -> Bytes {
-        let mut body = String::from("{");
-        let added = add.map(|(name, value)| (name.to_owned(), quoted(value)));
-        let replaced = add.map(|(name, _)| name);
-        let kept = self.0.iter().filter(|(name, _)| name != drop && Some(name.as_str()) != replaced);
-        let fields = kept.map(|(name, value)| (quoted(name), value.get().to_owned()));
-        let added = added.into_iter().map(|(name, value)| (quoted(&name), value));
-        for (position, (name, value)) in added.chain(fields).enumerate() {
-            if position > 0 {
-                body.push(',');
-            }
-            body.push_str(&name);
+    /// A field that is an object, as its own fields; their names in errors start with `path`.
+    ///
+    /// # Errors
+    /// 400 that names the field, if it is there and not an object.
+    pub(super) fn object(&self, name: &str, path: &'static str) -> Result<Option<Self>, ApiError> {
+        let members: Option<Members<'a>> = self.get(name)?;
+        let text = self.raw(name).unwrap_or_default();
+        Ok(members.map(|Members(members)| Self { text, path, members }))
+    }
+
+    /// The object without the fields in `drop` and with `add` in front. Every other byte is the client's own,
+    /// spaces included: what the engine gets differs in nothing that was not asked for.
+    pub(super) fn rewrite(&self, drop: &[&str], add: Option<(&str, &str)>) -> Bytes {
+        let open = self.text.find('{').map_or(0, |at| at + 1);
+        let mut body = String::with_capacity(self.text.len());
+        body.push_str(&self.text[..open]);
+        if let Some((name, value)) = add {
+            body.push_str(&quoted(name));
             body.push(':');
-            body.push_str(&value);
+            body.push_str(&quoted(value));
         }
-        body.push('}');
+        let mut first = add.is_none();
+        let mut from = open;
+        for (name, value) in &self.members {
+            let end = self.end_of(value);
+            // From the end of the value before: the comma, if there was one, then the name, a colon, the value.
+            let member = self.text.get(from..end).unwrap_or_default();
+            from = end;
+            if drop.contains(&name.as_str()) {
+                continue;
+            }
+            match (first, member.trim_start().strip_prefix(',')) {
+                (true, Some(bare)) => body.push_str(bare),
+                (false, None) => {
+                    body.push(',');
+                    body.push_str(member);
+                }
+                _ => body.push_str(member),
+            }
+            first = false;
+        }
+        body.push_str(self.text.get(from..).unwrap_or_default());
         Bytes::from(body)
     }
+
+    /// Where a value of this object ends in its text, of which it is a part.
+    fn end_of(&self, value: &RawValue) -> usize {
+        let start = value.get().as_ptr() as usize - self.text.as_ptr() as usize;
+        start + value.get().len()
+    }
+}
+
+/// Why a value is not of the type that is read, without the value itself.
+fn wrong_type(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    if !error.is_data() {
+        return text.to_owned();
+    }
+    // serde: `invalid type: string "the value", expected a boolean`.
+    let Some((found, expected)) = text.rsplit_once(", expected ") else {
+        let shape = text.strip_prefix("expected ");
+        return shape
+            .map_or_else(|| "not of the accepted form".to_owned(), |shape| format!("expected {shape}"));
+    };
+    let found = found.split_once(": ").map_or(found, |(_, found)| found);
+    let found = found.split(['"', '`']).next().unwrap_or_default().trim_end();
+    let expected = match expected {
+        "u32" | "u64" => "a whole number that is not negative",
+        "f64" => "a number",
+        "a sequence" => "a list",
+        other => other,
+    };
+    format!("expected {expected}, found {found}")
 }
 
 fn quoted(text: &str) -> String {
@@ -209,21 +277,40 @@ impl<'de> Deserialize<'de> for Item {
 mod tests {
     use super::*;
 
+    fn rewritten(body: &str, drop: &[&str], add: Option<(&str, &str)>) -> String {
+        let rewritten = Fields::parse(body.as_bytes()).unwrap().rewrite(drop, add);
+        String::from_utf8(rewritten.to_vec()).unwrap()
+    }
+
     #[test]
-    fn fields_keep_the_client_s_bytes() {
-        let body = br#"{"model":"m","x":1.50e3,"nvext":{"a":1},"y":"\u00e9"}"#;
-        let fields = Fields::parse(body).unwrap();
-        assert_eq!(fields.raw("x"), Some("1.50e3"));
-        let rewritten = fields.rewrite("nvext", None);
-        assert_eq!(&rewritten[..], br#"{"model":"m","x":1.50e3,"y":"\u00e9"}"#);
-        let salted = fields.rewrite("nvext", Some(("cache_salt", "a\"b")));
-        assert_eq!(&salted[..16], br#"{"cache_salt":"a"#);
-        assert!(serde_json::from_slice::<serde_json::Value>(&salted).is_ok());
-        // Of a name given twice engines take the last, which must not be the client's null.
-        let null = Fields::parse(br#"{"cache_salt":null,"model":"m"}"#).unwrap();
+    fn what_is_not_dropped_keeps_every_byte() {
+        let drop = &["nvext"][..];
+        for (body, left) in [
+            (
+                r#"{"model":"m","x":1.50e3,"nvext":{"a":1},"y":"\u00e9"}"#,
+                r#"{"model":"m","x":1.50e3,"y":"\u00e9"}"#,
+            ),
+            (" { \"nvext\" : {} ,\n \"b\" : [ 1 ] } \n", " {\n \"b\" : [ 1 ] } \n"),
+            ("{\"a\" : 1 , \"nvext\":{\",\":1}\t}", "{\"a\" : 1\t}"),
+            ("{\"a\":1 ,\"nvext\":1 , \"b\":2}", "{\"a\":1 , \"b\":2}"),
+            (r#"{"nvext":{}}"#, "{}"),
+            (r#"{"nvext":1,"a":1,"nv\u0065xt":2}"#, r#"{"a":1}"#),
+            (r#"{"\u0061":1,"nvext":1}"#, r#"{"\u0061":1}"#),
+            (" { } ", " { } "),
+        ] {
+            assert_eq!(rewritten(body, drop, None), left, "{body}");
+            let salted = rewritten(body, drop, Some(("cache_salt", "a\"b")));
+            let value: serde_json::Value = serde_json::from_str(&salted).unwrap();
+            assert_eq!(value["cache_salt"], "a\"b", "{salted}");
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_replaced_goes_everywhere() {
+        let body = r#"{"cache_salt":null,"a":1,"cache_salt":"x"}"#;
         assert_eq!(
-            &null.rewrite("nvext", Some(("cache_salt", "a")))[..],
-            br#"{"cache_salt":"a","model":"m"}"#
+            rewritten(body, &["cache_salt"], Some(("cache_salt", "t"))),
+            r#"{"cache_salt":"t","a":1}"#
         );
     }
 
@@ -241,7 +328,25 @@ mod tests {
         let fields = Fields::parse(br#"{"stream":null,"model":7}"#).unwrap();
         assert_eq!(fields.get::<bool>("stream").unwrap(), None);
         let error = fields.get::<String>("model").unwrap_err();
-        assert!(error.message.contains("'model'"), "{}", error.message);
+        assert_eq!(error.message, "'model' is not usable: expected a string, found integer");
+    }
+
+    #[test]
+    fn an_error_does_not_quote_the_value() {
+        let secret = r#"{"stream":"a secret, expected to stay one","nvext":{"dp_rank":"a secret"},"tags":["a secret"]}"#;
+        let fields = Fields::parse(secret.as_bytes()).unwrap();
+        let nvext = fields.object("nvext", "nvext.").unwrap().unwrap();
+        for error in [
+            fields.get::<bool>("stream").unwrap_err(),
+            fields.get::<Vec<u32>>("tags").unwrap_err(),
+            fields.get::<PromptField>("nvext").unwrap_err(),
+            nvext.get::<u32>("dp_rank").unwrap_err(),
+            Fields::parse(b"\"a secret\"").unwrap_err(),
+        ] {
+            assert!(error.message.contains("expected"), "{}", error.message);
+            assert!(!error.message.contains("secret"), "{}", error.message);
+        }
+        assert!(nvext.get::<u32>("dp_rank").unwrap_err().message.contains("'nvext.dp_rank'"));
     }
 
     #[test]
@@ -254,10 +359,8 @@ mod tests {
         for empty in [r#""""#, "[]", r#"[""]"#, "[[]]"] {
             assert_eq!(first(empty).unwrap(), None, "{empty}");
         }
-        for wrong in
-            ["{}", "7", "[1,\"a\"]", "[\"a\",1]", "[[1],[\"a\"]]", "[-1]", "[4294967296]", "[1.5]", "[null]"]
-        {
-            assert!(first(wrong).is_err(), "{wrong}");
-        }
+        assert!(first("{}").is_err());
+        assert!(first("[1,\"a\"]").is_err());
+        assert!(first("[-1]").is_err());
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use axum::{extract::Request, response::Response};
 use bytes::Bytes;
-use http::request::Parts;
 
 use super::{
     app::App,
@@ -15,7 +14,7 @@ use super::{
     hints::Hints,
     openai::Fields,
     place::Prompt,
-    route::{self, Asked},
+    route::{self, Send},
     watch::InFlight,
 };
 
@@ -35,18 +34,21 @@ pub(super) fn is_forwarded(path: &str) -> bool {
 /// Proxies one request.
 pub(super) async fn serve(app: Arc<App>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let body = match route::read_json(&app, &head.headers, body).await {
+    let body = match route::read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return route::refuse(&app, Surface::Other, error),
     };
     let in_flight = InFlight::enter(&app.counters, Surface::Other);
     match prepare(&app, &head, &body) {
-        Ok(asked) => route::send(&app, in_flight, head, asked).await,
+        Ok(send) => route::send(app, in_flight, head, send).await,
         Err(error) => in_flight.refuse(error),
     }
 }
 
-fn prepare(app: &App, head: &Parts, body: &Bytes) -> Result<Asked, ApiError> {
+fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send, ApiError> {
+    if !route::is_json(&head.headers) {
+        return Err(ApiError::not_json());
+    }
     let fields = Fields::parse(body)?;
     let model = route::model(&fields)?;
     let hints = Hints::read(&head.headers, &fields)?;
@@ -54,9 +56,9 @@ fn prepare(app: &App, head: &Parts, body: &Bytes) -> Result<Asked, ApiError> {
     if hints.query_only {
         return Err(route::query_elsewhere());
     }
-    let (set, _) = app.set_for(&model, hints.pin)?;
-    let body = if hints.has_nvext { fields.rewrite("nvext", None) } else { body.clone() };
-    Ok(Asked { set, prompt: Prompt::default(), hints, body })
+    let set = app.set_for(&model, &hints)?;
+    let forwarded = if hints.has_nvext { fields.rewrite(&["nvext"], None) } else { body.clone() };
+    Ok(Send { set: set.0, body: forwarded, prompt: Prompt::default(), hints })
 }
 
 #[cfg(test)]

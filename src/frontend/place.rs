@@ -17,7 +17,7 @@ use crate::{
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
     index,
     load::Booking,
-    select::{self, Choice, Demand, Member, Pin, Refusal, RefusalKind, Row},
+    select::{self, Choice, Demand, Member, Refusal, RefusalKind, Row},
     slot::WorkerId,
 };
 
@@ -60,46 +60,22 @@ thread_local! {
 }
 
 impl App {
-    /// The set that serves `model` now, and the adapter if the name is one. Of several sets it is the one of
-    /// the pinned worker, else one drawn by the numbers of ranks that take requests.
+    /// The set that serves `model` now, and the adapter if the name is one. Of several sets it is the one with the
+    /// worker that the request is pinned to, else one is drawn, by their numbers of workers that can take it.
     ///
     /// # Errors
     /// 404 for a model nobody serves.
     pub(super) fn set_for(
         &self,
         model: &str,
-        pin: Option<Pin>,
+        hints: &Hints,
     ) -> Result<(Arc<SetView>, Option<String>), ApiError> {
         let view = self.fleet.view();
         let route = view.route(model).ok_or_else(|| ApiError::model_not_found(model, &view.models()))?;
-        let set = self
-            .choose_set(&view, &route.sets, pin)
+        let set = pinned_set(&view, &route.sets, hints)
+            .or_else(|| draw_set(&view, &route.sets, self.fleet.now_ms()))
             .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
         Ok((set, route.lora.clone()))
-    }
-
-    fn choose_set(&self, view: &FleetView, positions: &[usize], pin: Option<Pin>) -> Option<Arc<SetView>> {
-        let sets = || positions.iter().filter_map(|&position| view.sets.get(position));
-        if positions.len() == 1 {
-            return sets().next().map(Arc::clone);
-        }
-        if let Some(pin) = pin {
-            let has_it = |set: &&Arc<SetView>| set.members.iter().any(|m| m.worker.id == pin.worker);
-            if let Some(set) = sets().find(has_it) {
-                return Some(Arc::clone(set));
-            }
-        }
-        let now = self.fleet.now_ms();
-        let total: usize = sets().map(|set| set.routable(now)).sum();
-        // With nobody to send to, any set can say why.
-        let mut draw = WORKSPACE.with_borrow_mut(|space| space.rng.usize(..total.max(1)));
-        let drawn = sets().find(|set| {
-            let routable = set.routable(now);
-            let here = draw < routable;
-            draw = draw.saturating_sub(routable);
-            here
-        });
-        drawn.or_else(|| sets().next()).map(Arc::clone)
     }
 
     /// Chooses a worker and books the request there.
@@ -163,6 +139,34 @@ impl App {
     }
 }
 
+fn pinned_set(view: &FleetView, sets: &[usize], hints: &Hints) -> Option<Arc<SetView>> {
+    let worker = hints.pin?.worker;
+    let mut sets = sets.iter().filter_map(|&position| view.sets.get(position));
+    sets.find(|set| set.members.iter().any(|member| member.worker.id == worker)).map(Arc::clone)
+}
+
+fn draw_set(view: &FleetView, positions: &[usize], now_ms: u64) -> Option<Arc<SetView>> {
+    let sets = || positions.iter().filter_map(|&position| view.sets.get(position));
+    if positions.len() == 1 {
+        return sets().next().map(Arc::clone);
+    }
+    let total: usize = sets().map(|set| set.routable(now_ms)).sum();
+    if total == 0 {
+        // The refusal of any of them says why.
+        return sets().next().map(Arc::clone);
+    }
+    let mut draw = WORKSPACE.with_borrow_mut(|space| space.rng.usize(..total));
+    for set in sets() {
+        let share = set.routable(now_ms);
+        if draw < share {
+            return Some(Arc::clone(set));
+        }
+        draw -= share;
+    }
+    // A worker left between the two counts.
+    sets().next().map(Arc::clone)
+}
+
 fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {
     let identity = Identity::new(prompt.lora.as_deref(), prompt.salt.as_deref());
     let hasher = BlockHasher::new(set.block_size, identity);
@@ -185,7 +189,7 @@ fn demand<'a>(
 pub(super) fn refused(refusal: &Refusal) -> ApiError {
     let message = refusal.to_string();
     match refusal.kind() {
-        RefusalKind::Unavailable => ApiError::unavailable(message),
+        RefusalKind::Unavailable => ApiError::unavailable(format!("{message}; send the request again later")),
         RefusalKind::Busy => ApiError::overloaded(message),
         RefusalKind::Invalid => ApiError::bad_field("nvext", message),
     }

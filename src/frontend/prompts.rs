@@ -47,8 +47,8 @@ pub(super) struct Chat {
     pub(super) add_generation_prompt: bool,
     pub(super) continue_final_message: bool,
     pub(super) add_special_tokens: bool,
-    /// The request brings a template of its own, which only the engine may know how to treat.
-    own_template: bool,
+    /// A template of the request's own, which only the engine knows whether to trust.
+    pub(super) own_template: Option<Value>,
 }
 
 impl Chat {
@@ -83,7 +83,7 @@ impl Chat {
             add_generation_prompt: fields.get("add_generation_prompt")?.unwrap_or(true),
             continue_final_message: fields.get("continue_final_message")?.unwrap_or(false),
             add_special_tokens: fields.get("add_special_tokens")?.unwrap_or(false),
-            own_template: fields.raw("chat_template").is_some(),
+            own_template: fields.get("chat_template")?,
         })
     }
 
@@ -204,7 +204,7 @@ impl App {
     pub(super) async fn tokenise(&self, set: &SetView, input: PromptInput, bytes: usize) -> Tokens {
         let input = match input {
             PromptInput::Tokens(ids) => return Tokens::known(ids, TokenSource::Client),
-            PromptInput::Chat(chat) if chat.own_template => {
+            PromptInput::Chat(chat) if chat.own_template.is_some() => {
                 return self.ask_engine(set, &PromptInput::Chat(chat)).await;
             }
             other => other,

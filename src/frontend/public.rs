@@ -54,11 +54,11 @@ async fn other(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn only_post(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path(), "POST")
+    ApiError::method_not_allowed(method.as_str(), uri.path(), Some("POST"))
 }
 
 async fn only_get(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path(), "GET")
+    ApiError::method_not_allowed(method.as_str(), uri.path(), Some("GET, HEAD"))
 }
 
 /// Whether the process is up. Says nothing of workers: an orchestrator that restarts on this must not
@@ -101,16 +101,15 @@ async fn models(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({ "object": "list", "data": data }))
 }
 
-async fn model(
-    State(app): State<Arc<App>>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Response, ApiError> {
-    let Path(name) = name.map_err(|error| ApiError::bad_request(error.body_text()))?;
+async fn model(State(app): State<Arc<App>>, name: Result<Path<String>, PathRejection>) -> Response {
+    let Ok(Path(name)) = name else {
+        return ApiError::bad_request("the path does not name a model: it is not UTF-8").into_response();
+    };
     let view = app.fleet.view();
     if view.route(&name).is_some() {
-        Ok(Json(model_object(&view, &name)).into_response())
+        Json(model_object(&view, &name)).into_response()
     } else {
-        Err(ApiError::model_not_found(&name, &view.models()))
+        ApiError::model_not_found(&name, &view.models()).into_response()
     }
 }
 

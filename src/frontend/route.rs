@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -13,7 +13,6 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header, request::Parts};
-use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
 use tracing::warn;
@@ -22,7 +21,7 @@ use super::{
     app::{App, unix_secs},
     counters::{Outcome, Surface},
     error::ApiError,
-    hints::{Hints, Metadata},
+    hints::Hints,
     openai::{Fields, FirstPrompt, PromptField},
     place::{Placed, Prompt, refused},
     prompts::{Chat, PromptInput},
@@ -40,25 +39,36 @@ pub(super) struct Asked {
     pub(super) prompt: Prompt,
     pub(super) hints: Hints,
     /// The body for the engine.
+    body: Bytes,
+}
+
+/// A request on its way to a worker.
+pub(super) struct Send {
+    pub(super) set: Arc<SetView>,
+    pub(super) prompt: Prompt,
+    pub(super) hints: Hints,
     pub(super) body: Bytes,
 }
 
 /// Serves a chat or a completion.
 pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let body = match read_json(&app, &head.headers, body).await {
+    let body = match read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return refuse(&app, surface, error),
     };
     let in_flight = InFlight::enter(&app.counters, surface);
     match ask(&app, surface, &head.headers, &body).await {
         Ok(asked) if asked.hints.query_only => in_flight.refuse(query_elsewhere()),
-        Ok(asked) => send(&app, in_flight, head, asked).await,
+        Ok(asked) => {
+            let Asked { set, prompt, hints, body } = asked;
+            send(app, in_flight, head, Send { set, prompt, hints, body }).await
+        }
         Err(error) => in_flight.refuse(error),
     }
 }
 
-/// Counts and returns an error about a request that did not get in.
+/// Counts and returns an error of our own, for a request that did not arrive.
 pub(super) fn refuse(app: &App, surface: Surface, error: ApiError) -> Response {
     app.counters.request(surface, Outcome::of_status(error.status));
     error.into_response()
@@ -72,29 +82,57 @@ pub(super) fn query_elsewhere() -> ApiError {
     )
 }
 
-/// Reads a body that says it is JSON, or nothing of what it is, up to the limit.
+/// Reads a body, up to the limit.
 ///
 /// # Errors
-/// 400, 413 or 415.
-pub(super) async fn read_json(app: &App, headers: &HeaderMap, body: Body) -> Result<Bytes, ApiError> {
-    if headers.get(header::CONTENT_TYPE).is_some_and(|kind| !is_json(kind)) {
-        return Err(ApiError::not_json());
-    }
+/// 413 beyond the limit, 415 for a compressed body, 400 for one that breaks off.
+pub(super) async fn read_body(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Bytes, ApiError> {
     let limit = app.settings.max_body_bytes;
-    if body.size_hint().lower() > limit as u64 {
-        // Before it is on its way: a client that sent `expect: 100-continue` keeps it to itself.
+    let declared = http_body::Body::size_hint(&body).lower();
+    if usize::try_from(declared).is_ok_and(|declared| declared <= limit) {
+        match Limited::new(&mut body, limit).collect().await {
+            Ok(body) => return plain(headers, body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => {}
+            Err(_) => return Err(ApiError::bad_request("the request body did not arrive whole")),
+        }
+    } else if headers.contains_key(header::EXPECT) {
+        // The client waits for a word before it sends: there is nothing to read, and it need not send.
         return Err(ApiError::too_large(limit));
     }
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(error) => Err(ApiError::bad_request(format!("the request body did not arrive: {error}"))),
-    }
+    discard(body).await;
+    Err(ApiError::too_large(limit))
 }
 
-fn is_json(kind: &HeaderValue) -> bool {
+/// Whether a body says it is JSON, or nothing of what it is.
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return true };
     let essence = kind.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default();
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+/// A body that we can read as it came.
+fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, ApiError> {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    if encoding.is_none_or(|encoding| encoding == "identity") { Ok(body) } else { Err(ApiError::encoded()) }
+}
+
+/// How much of a body that is too large is read on, and for how long.
+const DISCARDED_BYTES: usize = 64 << 20;
+const DISCARDING_TIME: Duration = Duration::from_secs(5);
+
+/// Reads on without keeping anything. A connection that closes over unread bytes is reset, and the reset may
+/// overtake the answer that says why: the client would see a broken connection instead of a 413.
+async fn discard(mut body: Body) {
+    let reading = async {
+        let mut left = DISCARDED_BYTES;
+        while left > 0
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        }
+    };
+    // A client that is slower than that has had its chance.
+    let _ = tokio::time::timeout(DISCARDING_TIME, reading).await;
 }
 
 /// The model that a body names.
@@ -122,26 +160,31 @@ pub(super) async fn ask(
     let hints = Hints::read(headers, &fields)?;
     app.note_unknown_hints(&hints.unknown_keys);
     let input = prompt_input(surface, &fields)?;
-    let (set, lora) = app.set_for(&model, hints.pin)?;
-    let salt: Option<String> = fields.get("cache_salt")?;
+    let (set, lora) = app.set_for(&model, &hints)?;
+    let own_salt: Option<String> = fields.get("cache_salt")?;
     let asked = Instant::now();
     let tokens = app.tokenise(&set, input, body.len()).await;
     app.counters.tokenise.observe(asked.elapsed());
     if let Some(limit) = set.max_model_len.filter(|&limit| tokens.ids.len() as u64 > limit) {
-        return Err(ApiError::context_length(format!(
-            "this model's maximum context length is {limit} tokens, and the prompt alone has {}; shorten it",
-            tokens.ids.len()
-        )));
+        let param = if surface == Surface::Chat { "messages" } else { "prompt" };
+        return Err(ApiError::context_length(
+            param,
+            format!(
+                "this model's maximum context length is {limit} tokens, and the prompt alone has {}; shorten it",
+                tokens.ids.len()
+            ),
+        ));
     }
     // A salt from a header or from `nvext` has to reach the engine as its own field, or router and engine would
     // name the same blocks differently.
-    let added = if salt.is_none() { hints.cache_salt.as_deref() } else { None };
-    let forwarded = if hints.has_nvext || added.is_some() {
-        fields.rewrite("nvext", added.map(|salt| ("cache_salt", salt)))
-    } else {
-        body.clone()
+    let salt = hints.tenant.clone().or_else(|| own_salt.clone()).or_else(|| hints.cache_salt.clone());
+    let forwarded = match &salt {
+        Some(salt) if own_salt.as_ref() != Some(salt) => {
+            fields.rewrite(&["nvext", "cache_salt"], Some(("cache_salt", salt)))
+        }
+        _ if hints.has_nvext => fields.rewrite(&["nvext"], None),
+        _ => body.clone(),
     };
-    let salt = salt.or_else(|| hints.cache_salt.clone());
     Ok(Asked { set, prompt: Prompt { tokens, lora, salt }, hints, body: forwarded })
 }
 
@@ -163,30 +206,30 @@ fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, Ap
 }
 
 /// Places a request and forwards it, to another worker if one cannot be reached.
-pub(super) async fn send(app: &App, in_flight: InFlight, head: Parts, asked: Asked) -> Response {
+pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, send: Send) -> Response {
     let mut avoid: Vec<WorkerId> = Vec::new();
     loop {
-        let placed = match app.place(&asked.set, &asked.prompt, &asked.hints, &avoid) {
+        let placed = match app.place(&send.set, &send.prompt, &send.hints, &avoid) {
             Ok(placed) => placed,
             Err(error) => return in_flight.refuse(error),
         };
+        if !avoid.is_empty() {
+            app.counters.retries.fetch_add(1, Relaxed);
+        }
         let worker = Arc::clone(&placed.member.worker);
-        let error = match app.pool.forward(&worker.url, &for_rank(&head, &placed), asked.body.clone()).await {
-            Ok(answer) => {
-                let watch = Watch::new(&answer, in_flight, &placed);
-                return respond(answer, watch, asked.hints.metadata, placed);
-            }
+        let head = for_rank(&head, &placed);
+        let error = match app.pool.forward(&worker.url, &head, send.body.clone()).await {
+            Ok(answer) => return respond(answer, in_flight, &send, placed),
             Err(error) => error,
         };
         if error.retry() == Retry::Safe {
             app.fleet.inhibit(&worker);
         }
-        if !again(app, &error, &avoid) {
+        if !again(&app, &error, &avoid) {
             warn!(%error, "request failed");
             return in_flight.refuse(ApiError::upstream(&error));
         }
         warn!(%error, "the worker takes no requests for a few seconds; trying another");
-        app.counters.retries.fetch_add(1, Relaxed);
         avoid.push(worker.id);
     }
 }
@@ -205,7 +248,9 @@ fn for_rank<'a>(head: &'a Parts, placed: &Placed) -> Cow<'a, Parts> {
     Cow::Owned(head)
 }
 
-fn respond(answer: Answer, watch: Watch, metadata: Metadata, placed: Placed) -> Response {
+fn respond(answer: Answer, in_flight: InFlight, send: &Send, placed: Placed) -> Response {
+    let watch = Watch::new(&answer, in_flight, &placed);
+    let metadata = send.hints.metadata;
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed));
     let response = answer.relay(watch.holding(placed.booking));
     match annotator {
@@ -263,7 +308,9 @@ mod tests {
 
     #[test]
     fn json_is_told_by_its_essence() {
-        let is = |kind| is_json(&HeaderValue::from_static(kind));
+        let is =
+            |kind| is_json(&HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]));
+        assert!(is_json(&HeaderMap::new()));
         assert!(is("application/json") && is("Application/JSON; charset=utf-8") && is("application/json ;x"));
         assert!(!is("application/jsonlines") && !is("text/plain") && !is(""));
     }

@@ -1,17 +1,12 @@
 //! The two listeners: start, and stop without dropping anybody.
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, serve::ListenerExt};
 use thiserror::Error;
-use tokio::{
-    net::TcpListener,
-    task::{AbortHandle, JoinHandle},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{net::TcpListener, task::AbortHandle};
 use tracing::{debug, info, warn};
 
-use super::{admin, app::App, public};
+use super::{admin, app::App, listener::Server, public};
 
 /// A frontend that could not start.
 #[derive(Debug, Error)]
@@ -47,10 +42,8 @@ pub struct Frontend {
     public: SocketAddr,
     admin: SocketAddr,
     app: Arc<App>,
-    stop_public: CancellationToken,
-    stop_admin: CancellationToken,
-    public_server: JoinHandle<()>,
-    admin_server: JoinHandle<()>,
+    public_server: Server,
+    admin_server: Server,
     leases: AbortHandle,
 }
 
@@ -68,20 +61,10 @@ impl Frontend {
         let admin = listen(settings.admin, "the admin listener", "--admin-port").await?;
         let (public_addr, admin_addr) = (local(&public, settings.public), local(&admin, settings.admin));
         let app = Arc::new(app);
-        let (stop_public, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-        let public_server = serve(public, public::router(&app), stop_public.clone());
-        let admin_server = serve(admin, admin::router(&app), stop_admin.clone());
+        let public_server = Server::start(public, public::router(&app));
+        let admin_server = Server::start(admin, admin::router(&app));
         let leases = tokio::spawn(sweep_leases(Arc::clone(&app))).abort_handle();
-        Ok(Self {
-            public: public_addr,
-            admin: admin_addr,
-            app,
-            stop_public,
-            stop_admin,
-            public_server,
-            admin_server,
-            leases,
-        })
+        Ok(Self { public: public_addr, admin: admin_addr, app, public_server, admin_server, leases })
     }
 
     /// Where clients connect.
@@ -102,19 +85,17 @@ impl Frontend {
         &self.app
     }
 
-    /// Stops: no new requests, open ones finish within the drain timeout. The admin listener stays until
-    /// then, so that the drain can be watched. Returns whether every request finished.
+    /// Stops: no new requests, open ones finish within the drain timeout and are cut at its end. The admin
+    /// listener stays until then, so that the drain can be watched. Returns whether every request finished.
     pub async fn stop(mut self) -> bool {
         self.app.set_draining();
-        self.stop_public.cancel();
         let timeout = self.app.settings.drain_timeout;
-        let drained = tokio::time::timeout(timeout, &mut self.public_server).await.is_ok();
+        let drained = self.public_server.stop(timeout).await;
         if !drained {
-            warn!(seconds = timeout.as_secs(), "drain timeout: open requests are cut");
+            warn!(seconds = timeout.as_secs_f64(), "drain timeout: open requests were cut");
         }
-        self.stop_admin.cancel();
         // The admin listener's requests are short; a scrape that hangs must not hold the exit.
-        let _ = tokio::time::timeout(Duration::from_secs(1), &mut self.admin_server).await;
+        self.admin_server.stop(Duration::from_secs(1)).await;
         debug!("frontend stopped");
         drained
     }
@@ -123,11 +104,6 @@ impl Frontend {
 impl Drop for Frontend {
     fn drop(&mut self) {
         self.leases.abort();
-        // Connections have tasks of their own, which hear of the end by these.
-        self.stop_public.cancel();
-        self.stop_admin.cancel();
-        self.public_server.abort();
-        self.admin_server.abort();
     }
 }
 
@@ -144,23 +120,6 @@ async fn listen(
 
 fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
-}
-
-fn serve(listener: TcpListener, router: Router, stop: CancellationToken) -> JoinHandle<()> {
-    let listener = listener.tap_io(|connection| {
-        // Streams are many small writes; with Nagle's algorithm each would wait for an acknowledgement.
-        if let Err(error) = connection.set_nodelay(true) {
-            debug!(%error, "TCP_NODELAY not set");
-        }
-    });
-    let server = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
-    tokio::spawn(log_end(server.into_future()))
-}
-
-async fn log_end(server: impl Future<Output = io::Result<()>>) {
-    if let Err(error) = server.await {
-        warn!(%error, "listener ended");
-    }
 }
 
 async fn sweep_leases(app: Arc<App>) {

@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse as _, Response};
 use http::{StatusCode, header};
 use serde_json::{Map, Value, json};
 
@@ -22,41 +22,43 @@ use crate::{
     proxy::{Annotator, Answer, End, Observer, Usage},
 };
 
-/// A request from its last byte in to the end of its answer. It is in the gauge for as long as it lives, and counted
-/// as finished exactly once, whatever becomes of it: one that goes without a word was left by its client, whose
-/// connection took everything with it.
+/// A request that is being served. It is in flight for as long as this lives, and counted once, by how it
+/// ended.
 pub(super) struct InFlight {
     counters: Arc<Counters>,
     surface: Surface,
-    since: Instant,
-    finished: bool,
+    asked: Instant,
+    ended: bool,
 }
 
 impl InFlight {
     pub(super) fn enter(counters: &Arc<Counters>, surface: Surface) -> Self {
         // Relaxed: a gauge.
         counters.in_flight.fetch_add(1, Relaxed);
-        Self { counters: Arc::clone(counters), surface, since: Instant::now(), finished: false }
+        Self { counters: Arc::clone(counters), surface, asked: Instant::now(), ended: false }
     }
 
-    /// Counts the request as finished; once, calls after the first change nothing.
-    fn finish(&mut self, outcome: Outcome) {
-        if !std::mem::replace(&mut self.finished, true) {
+    /// Counts it as finished; once, calls after the first change nothing.
+    fn end(&mut self, outcome: Outcome) {
+        if !std::mem::replace(&mut self.ended, true) {
             self.counters.request(self.surface, outcome);
         }
     }
 
-    /// Ends the request with an error of our own.
+    /// Ends it with an error of our own.
     pub(super) fn refuse(mut self, error: ApiError) -> Response {
-        self.finish(Outcome::of_status(error.status));
+        self.end(Outcome::of_status(error.status));
         error.into_response()
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.finish(Outcome::Cancelled);
         self.counters.in_flight.fetch_sub(1, Relaxed);
+        if !self.ended {
+            // Nobody answered it: the server drops a handler whose client has left, at whatever it awaits.
+            self.counters.request(self.surface, Outcome::Cancelled);
+        }
     }
 }
 
@@ -72,15 +74,12 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(answer: &Answer, in_flight: InFlight, placed: &Placed) -> Self {
-        let since = u64::try_from(in_flight.since.elapsed().as_millis()).unwrap_or(0);
+        let since = u64::try_from(in_flight.asked.elapsed().as_millis()).unwrap_or(0);
+        let received_ms = unix_ms().saturating_sub(since);
         let kind = answer.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
-        Self {
-            status: answer.status(),
-            streams: kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream")),
-            received_ms: unix_ms().saturating_sub(since),
-            member: Arc::clone(&placed.member),
-            in_flight,
-        }
+        let streams = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
+        let member = Arc::clone(&placed.member);
+        Self { status: answer.status(), streams, received_ms, member, in_flight }
     }
 
     /// The observer that holds `booking` until the answer is over.
@@ -95,7 +94,7 @@ impl Watch {
             metadata,
             worker: placed.choice.worker.0,
             rank: placed.choice.rank.0,
-            asked: self.in_flight.since,
+            asked: self.in_flight.asked,
             received_ms: self.received_ms,
             first_ms: None,
         }
@@ -113,7 +112,7 @@ pub(super) struct Relayed {
 impl Observer for Relayed {
     fn first_byte(&mut self) {
         let Watch { in_flight, streams, .. } = &self.watch;
-        in_flight.counters.first_byte.observe(in_flight.since.elapsed());
+        in_flight.counters.first_byte.observe(in_flight.asked.elapsed());
         if !streams {
             // An answer in one piece has its first byte when all is computed, and no event that would say so.
             self.booking.prefill_done();
@@ -138,7 +137,7 @@ impl Observer for Relayed {
             End::Cut(_) => Outcome::Cut,
             End::Dropped => Outcome::Cancelled,
         };
-        self.watch.in_flight.finish(outcome);
+        self.watch.in_flight.end(outcome);
         let counters = &self.watch.in_flight.counters;
         if let Some(usage) = self.usage
             && let Some(cached) = usage.cached_tokens
@@ -219,8 +218,8 @@ mod tests {
         assert_eq!(finished(&counters), [(Outcome::Cancelled, 1)]);
         let mut request = InFlight::enter(&counters, Surface::Chat);
         assert_eq!(counters.in_flight.load(Relaxed), 1);
-        request.finish(Outcome::Ok);
-        request.finish(Outcome::Cut);
+        request.end(Outcome::Ok);
+        request.end(Outcome::Cut);
         drop(request);
         let response = InFlight::enter(&counters, Surface::Other).refuse(ApiError::unavailable("none"));
         assert_eq!(response.status(), 503);

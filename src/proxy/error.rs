@@ -223,21 +223,26 @@ impl ProxyError {
                     ErrorKind::Connect => "no connection",
                     kind => kind.sentence(),
                 };
-                format!("the worker chosen for this request failed: {what}")
+                format!("the worker chosen for this request failed: {what}; send the request again")
             }
+        }
+    }
+
+    /// OpenAI's `type` of the error.
+    #[must_use]
+    pub fn client_type(&self) -> &'static str {
+        match self.kind.origin() {
+            Origin::Client => "invalid_request_error",
+            Origin::Router => "router_error",
+            Origin::Worker => "worker_error",
         }
     }
 
     /// The JSON object of the error, as OpenAI's API shapes one.
     #[must_use]
     pub fn client_json(&self) -> serde_json::Value {
-        let source = match self.kind.origin() {
-            Origin::Client => "invalid_request_error",
-            Origin::Router => "router_error",
-            Origin::Worker => "worker_error",
-        };
         serde_json::json!({"error": {
-            "message": self.client_message(), "type": source, "param": null, "code": self.kind.name(),
+            "message": self.client_message(), "type": self.client_type(), "param": null, "code": self.kind.name(),
         }})
     }
 }

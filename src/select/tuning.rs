@@ -83,6 +83,14 @@ pub enum TuningError {
 }
 
 impl Tuning {
+    /// Weights for fleets whose prompts repeat long prefixes: `prefill_load_scale` 20 and
+    /// `overlap_score_credit` 2. With the defaults, blocks in use outweigh blocks cached, and long
+    /// conversations are pulled off their caches. `kvroute drive --compare` measures the difference.
+    #[must_use]
+    pub fn prefix_heavy() -> Self {
+        Self { prefill_load_scale: 20.0, overlap_score_credit: 2.0, ..Self::default() }
+    }
+
     /// Checks every range.
     ///
     /// # Errors

@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "every scenario uses a part of the rig")]
 
+pub(crate) mod upstream;
+
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,7 +25,7 @@ use kvroute::{
     frontend::{Frontend, FrontendSettings},
     prompt::Encoder,
     select::{Mode, Tuning},
-    worker::mock::{MockEngine, MockSettings},
+    worker::mock::{Endpoint, MockEngine, MockSettings},
 };
 use serde_json::{Value, json};
 
@@ -85,10 +87,19 @@ impl Rig {
             engines.push(MockEngine::start(settings).await.unwrap());
         }
         let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
-        let frontend = assemble(plan(mode, workers)).await.unwrap();
-        let rig = Self { frontend, engines, client: Http::new() };
+        Self::assemble(plan(mode, workers), engines).await
+    }
+
+    /// A frontend as planned, over engines that run already, once every stream is live.
+    pub(crate) async fn assemble(plan: FrontendPlan, engines: Vec<MockEngine>) -> Self {
+        let rig = Self::start_plan(plan, engines).await;
         rig.wait_for_streams("live").await;
         rig
+    }
+
+    /// A frontend by `plan`, which knows of `engines` as much as it says.
+    pub(crate) async fn start_plan(plan: FrontendPlan, engines: Vec<MockEngine>) -> Self {
+        Self { frontend: assemble(plan).await.unwrap(), engines, client: Http::new() }
     }
 
     pub(crate) fn public(&self) -> String {
@@ -109,6 +120,11 @@ impl Rig {
         self.client.post(&format!("{}{path}", self.admin()), body).await
     }
 
+    /// What the router would do with `body`.
+    pub(crate) async fn explain(&self, body: &Value) -> Value {
+        self.ask("/v1/route/explain", body).await.json
+    }
+
     /// What the admin listener says of every rank.
     pub(crate) async fn workers(&self) -> Vec<Value> {
         let answer = self.client.get(&format!("{}/v1/workers", self.admin())).await;
@@ -121,10 +137,24 @@ impl Rig {
         metric(&page.text, name, labels)
     }
 
+    /// How many requests ended so.
+    pub(crate) async fn outcomes(&self, outcome: &str) -> u64 {
+        self.metric("kvroute_requests_total", &format!("outcome=\"{outcome}\"")).await as u64
+    }
+
+    /// Waits until every engine has nothing to do and no request holds a block.
+    pub(crate) async fn wait_for_free_engines(&self) {
+        eventually("the engines stop working and free their blocks", async || {
+            self.engines.iter().all(|e| e.running() + e.waiting() + e.used_blocks() == 0)
+        })
+        .await;
+    }
+
     /// Waits until every rank's stream is in `state`.
     pub(crate) async fn wait_for_streams(&self, state: &str) {
         eventually(&format!("all streams {state}"), async || {
-            self.workers().await.iter().all(|worker| worker["stream"]["state"] == state)
+            let states = self.workers().await.into_iter().map(|worker| worker["stream"]["state"].clone());
+            states.into_iter().all(|now| now == state || now == "absent")
         })
         .await;
     }
@@ -154,11 +184,40 @@ impl Rig {
     }
 }
 
-/// Polls until `done`, for half a minute.
+/// A port that nobody uses now, from below those that the system hands out: whoever gives it up can have it
+/// again, though other tests run beside.
+pub(crate) fn lasting_port() -> u16 {
+    let mut ports = std::iter::repeat_with(|| fastrand::u16(12_000..32_000));
+    ports.find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()).unwrap()
+}
+
+/// An engine whose ports are known before it starts, so that its successor can take them over.
+pub(crate) fn with_lasting_ports(settings: MockSettings) -> MockSettings {
+    let endpoint = || Some(Endpoint::bind(format!("tcp://127.0.0.1:{}", lasting_port())));
+    let http = SocketAddr::from((Ipv4Addr::LOCALHOST, lasting_port()));
+    MockSettings { http, events: endpoint(), replay: endpoint(), ..settings }
+}
+
+/// What `explain` says of one worker.
+pub(crate) fn candidate(explain: &Value, worker: u64) -> &Value {
+    let candidates = explain["candidates"].as_array().unwrap_or_else(|| panic!("{explain}"));
+    candidates.iter().find(|candidate| candidate["worker_id"] == worker).unwrap()
+}
+
+/// How many blocks `explain` credits to one worker.
+pub(crate) fn credit(explain: &Value, worker: u64) -> u64 {
+    let overlap = candidate(explain, worker)["overlap_blocks"].as_object().unwrap();
+    overlap.values().map(|blocks| blocks.as_u64().unwrap()).sum()
+}
+
+/// What a busy machine gets for anything that has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Polls until `done`, for as long as is reasonable.
 pub(crate) async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !done().await {
-        assert!(start.elapsed() < Duration::from_secs(30), "never happened: {what}");
+        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -229,6 +288,11 @@ impl Http {
         Self(Client::builder(TokioExecutor::new()).build_http())
     }
 
+    /// One that speaks HTTP/2 from the start: all its requests share a connection.
+    pub(crate) fn over_http2() -> Self {
+        Self(Client::builder(TokioExecutor::new()).http2_only(true).build_http())
+    }
+
     pub(crate) async fn get(&self, url: &str) -> Answer {
         self.send(Request::get(url).body(Full::default()).unwrap()).await
     }
@@ -271,4 +335,68 @@ impl Http {
         let request = Request::post(url).header("content-type", "application/json");
         self.0.request(request.body(Full::new(Bytes::from(body.to_string()))).unwrap()).await.unwrap()
     }
+}
+
+/// A stream of events, as far as it came.
+#[derive(Debug, Default)]
+pub(crate) struct Transcript {
+    pub(crate) text: String,
+    /// Whether it broke off: HTTP did not say that it is over.
+    pub(crate) broken: bool,
+}
+
+impl Transcript {
+    /// Reads on until the end, or until `enough`.
+    pub(crate) async fn read(&mut self, body: &mut Incoming, enough: impl Fn(&Self) -> bool) {
+        while !enough(self) {
+            match body.frame().await {
+                Some(Ok(frame)) => {
+                    let bytes = frame.into_data().unwrap_or_default();
+                    self.text.push_str(std::str::from_utf8(&bytes).unwrap());
+                }
+                Some(Err(_)) => {
+                    self.broken = true;
+                    return;
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Reads a whole body.
+    pub(crate) async fn of(body: &mut Incoming) -> Self {
+        let mut transcript = Self::default();
+        transcript.read(body, |_| false).await;
+        transcript
+    }
+
+    /// The events that are whole.
+    pub(crate) fn events(&self) -> Vec<&str> {
+        let whole = self.text.rfind("\n\n").map_or("", |end| &self.text[..end]);
+        whole.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect()
+    }
+
+    /// Events that carry a token.
+    pub(crate) fn tokens(&self) -> usize {
+        let has_token = |event: &&str| {
+            let event: Value = serde_json::from_str(event).unwrap_or(Value::Null);
+            event["choices"].as_array().is_some_and(|choices| !choices.is_empty())
+        };
+        self.events().into_iter().filter(has_token).count()
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.events().last() == Some(&"[DONE]")
+    }
+}
+
+/// A completion of `prompt` as a stream of `tokens` events, one a token, then one with the usage.
+pub(crate) fn stream_of(prompt: &str, tokens: usize) -> Value {
+    json!({
+        "model": MODEL,
+        "max_tokens": tokens,
+        "prompt": prompt,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+    })
 }

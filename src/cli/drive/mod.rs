@@ -12,6 +12,7 @@ use std::{
 
 use clap::Args;
 use http::Uri;
+use tracing::warn;
 
 use self::{
     client::{Client, Run},
@@ -19,15 +20,15 @@ use self::{
 };
 use super::{
     Outcome,
-    mock_fleet::{MODEL, MockFleet, MockFleetPlan},
-    print_result,
+    mock_fleet::{MODEL, MockFleet, MockFleetPlan, default_router},
+    print,
     shutdown::{self, Signals},
 };
 use crate::{
     config::{EngineArgs, RouterArgs},
     fleet::RouterConfig,
     prompt::Encoder,
-    select::{Mode, UnknownMode},
+    select::Mode,
 };
 
 /// Flags of `kvroute drive`.
@@ -39,28 +40,47 @@ pub(super) struct DriveCommand {
     /// Requests to send, from the start of the trace [default: all]
     #[arg(long, value_name = "N")]
     requests: Option<usize>,
-    /// How many times as fast as recorded they are sent
+    /// How many times as fast as recorded the requests are sent
     #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = rate)]
     rate: f64,
-    /// Drive this frontend instead of one of our own
-    #[arg(long, value_name = "URL", conflicts_with = "compare")]
+    /// Frontend to drive, http://HOST:PORT [default: one of our own, with mock engines]
+    #[arg(long, value_name = "URL", value_parser = frontend_url, conflicts_with_all = OF_OUR_OWN)]
     url: Option<Uri>,
-    /// The model to ask for, with --url
+    /// Model to ask for at that frontend
     #[arg(long, default_value = MODEL, value_name = "NAME", requires = "url")]
     model: String,
-    /// Longest output, in tokens [default: as recorded]
-    #[arg(long, value_name = "TOKENS")]
+    /// Longest output in tokens, 1 or more [default: as recorded]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     max_output_tokens: Option<u32>,
-    /// Number of mock engines
+    /// Number of mock engines, 1 to 256
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     engines: u16,
-    /// Router modes to run one after another, each on fresh engines
+    /// Router modes to run one after another, each on fresh engines, in place of --router-mode
     #[arg(long, value_delimiter = ',', value_name = "MODE,MODE,...")]
     compare: Vec<String>,
     #[command(flatten)]
     router: RouterArgs,
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+/// What says how our own frontend and engines are, and would say nothing of the one at `--url`.
+const OF_OUR_OWN: [&str; 8] = [
+    "engines",
+    "compare",
+    "block_size",
+    "engine_cache_tokens",
+    "max_model_len",
+    "prefill_tokens_per_second",
+    "decode_tokens_per_second",
+    "engine_speedup",
+];
+
+fn frontend_url(text: &str) -> Result<Uri, String> {
+    match text.parse::<Uri>() {
+        Ok(url) if url.scheme_str() == Some("http") && url.host().is_some() => Ok(url),
+        _ => Err("http://HOST:PORT is needed".to_owned()),
+    }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -75,14 +95,25 @@ impl DriveCommand {
         let requests = trace::read(&self.trace, self.requests.unwrap_or(usize::MAX))?;
         let mut signals = shutdown::signals()?;
         let runs = if let Some(url) = &self.url {
+            if self.router.any() {
+                warn!(
+                    "with --url the router flags change nothing: that frontend has a configuration of its own"
+                );
+            }
             let vocabulary = Encoder::tiny()?.ordinary_tokens().to_vec();
             let client = Client::new(url.clone(), &self.model);
             vec![self.drive(client, "given", &requests, &vocabulary, &mut signals).await?]
         } else {
             self.drive_own(&requests, &mut signals).await?
         };
-        print_result(&report::table(&runs));
+        print(&report::table(&runs));
         Ok(())
+    }
+
+    /// Engines that are as much faster than recorded as the requests come, so that they are as busy.
+    fn engine_args(&self) -> EngineArgs {
+        let speedup = self.engine.engine_speedup.unwrap_or(self.rate);
+        EngineArgs { engine_speedup: Some(speedup), ..self.engine.clone() }
     }
 
     async fn drive_own(
@@ -91,12 +122,12 @@ impl DriveCommand {
         signals: &mut Signals,
     ) -> Result<Vec<Run>, Box<dyn std::error::Error + Send + Sync>> {
         let mut runs = Vec::new();
-        for router in self.routers()? {
+        for router in self.router_configs()? {
             let name = router.mode.name();
             let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             let fleet = MockFleet::start(MockFleetPlan {
                 engines: usize::from(self.engines),
-                engine: self.engine.clone(),
+                engine: self.engine_args(),
                 router,
                 public: local,
                 admin: local,
@@ -113,16 +144,19 @@ impl DriveCommand {
         Ok(runs)
     }
 
-    /// The configurations to run, one after another; all of them, so that a misspelt mode is found before the first
-    /// run and not after it.
-    fn routers(&self) -> Result<Vec<RouterConfig>, String> {
+    /// The configurations to run, all of them checked before the first is.
+    fn router_configs(&self) -> Result<Vec<RouterConfig>, String> {
         if self.compare.is_empty() {
-            return Ok(vec![self.router.build(Mode::Kv)?]);
+            return Ok(vec![self.router.build(&default_router())?]);
         }
-        let parse = |name: &String| name.parse().map_err(|error: UnknownMode| format!("--compare: {error}"));
-        let modes: Vec<Mode> = self.compare.iter().map(parse).collect::<Result<_, _>>()?;
-        let flags = RouterArgs { router_mode: None, ..self.router.clone() };
-        modes.into_iter().map(|mode| flags.build(mode)).collect()
+        let mode = |text: &String| text.parse::<Mode>().map_err(|error| format!("--compare: {error}"));
+        self.compare
+            .iter()
+            .map(|text| {
+                let router_mode = Some(mode(text)?.name().to_owned());
+                RouterArgs { router_mode, ..self.router.clone() }.build(&default_router())
+            })
+            .collect()
     }
 
     async fn drive(

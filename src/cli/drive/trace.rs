@@ -31,7 +31,7 @@ pub(super) struct TraceRequest {
 #[derive(Debug, Error)]
 pub(super) enum TraceError {
     /// It cannot be read.
-    #[error("cannot read the trace {path}: {error}")]
+    #[error("--trace: cannot read {path}: {error}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -40,7 +40,7 @@ pub(super) enum TraceError {
     },
     /// A line that is not a request.
     #[error(
-        "{path}, line {line}: {error}; each line is {{\"timestamp\": ms, \"input_length\": n, \"output_length\": n, \
+        "--trace: {path}, line {line}: {problem}; each line is {{\"timestamp\": ms, \"input_length\": n, \"output_length\": n, \
          \"hash_ids\": [...]}}"
     )]
     Line {
@@ -48,11 +48,11 @@ pub(super) enum TraceError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
-        error: serde_json::Error,
+        /// What is wrong, and in which column.
+        problem: String,
     },
     /// No requests at all.
-    #[error("the trace {0} has no requests")]
+    #[error("--trace: {0} has no requests")]
     Empty(PathBuf),
 }
 
@@ -75,7 +75,8 @@ pub(super) fn read(path: &Path, limit: usize) -> Result<Vec<TraceRequest>, Trace
         requests.push(serde_json::from_str(&line).map_err(|error| TraceError::Line {
             path: path.to_owned(),
             line: number + 1,
-            error,
+            // The parser sees one line at a time, and would call each of them line 1.
+            problem: error.to_string().replace("at line 1 column", "at column"),
         })?);
     }
     if requests.is_empty() { Err(TraceError::Empty(path.to_owned())) } else { Ok(requests) }
@@ -139,6 +140,8 @@ mod tests {
     fn a_broken_line_is_named() {
         let error = trace("{\"timestamp\": 0}\n", 10).unwrap_err().to_string();
         assert!(error.contains("line 1") && error.contains("input_length"), "{error}");
+        let error = trace(&format!("{TWO}\nbroken"), 10).unwrap_err().to_string();
+        assert!(error.contains("line 4: expected value at column 1"), "{error}");
         assert!(matches!(trace("\n", 10), Err(TraceError::Empty(_))));
         assert_eq!(trace(TWO, 1).unwrap().len(), 1);
     }

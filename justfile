@@ -1,0 +1,42 @@
+# The commands of daily work. `just` alone lists them.
+
+# Say what there is
+default:
+    @just --list
+
+# Format everything
+fmt:
+    cargo fmt
+
+# Formatting, file sizes, layers, lints, documentation links
+lint:
+    cargo fmt --check
+    bash ci/file-sizes.sh
+    bash ci/layers.sh
+    bash ci/clippy.sh
+    bash ci/doc.sh
+
+# All tests; arguments go to cargo: `just test hash` runs those whose names contain it
+test *ARGS:
+    cargo test --locked {{ARGS}}
+
+# What has to pass before a change lands; CI runs the same
+check:
+    bash .ci/run
+
+# What is too slow for that: property tests with many cases (PROPTEST_CASES), AddressSanitizer, ThreadSanitizer
+check-long:
+    bash ci/long.sh
+
+# Measure; arguments go to criterion: `just bench hash` runs one bench
+bench *ARGS="'*'":
+    cargo bench --locked --bench {{ARGS}}
+
+# Build the documentation and say where it is
+doc:
+    cargo doc --locked --no-deps --lib
+    @echo "file://$PWD/target/doc/kvroute/index.html"
+
+# A frontend and mock engines on this machine; `just up --help` lists the flags
+up *ARGS:
+    cargo run --locked --release -- up {{ARGS}}

@@ -1,0 +1,123 @@
+//! A client that leaves is noticed at once: its engine stops, and nothing stays booked.
+
+#![cfg(feature = "server")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test reports"
+)]
+
+mod rig;
+
+use std::time::Duration;
+
+use kvroute::{select::Mode, worker::mock::MockSettings};
+use serde_json::{Value, json};
+
+use crate::rig::{Http, Rig, Transcript, engine_settings, eventually, prose, stream_of};
+
+/// An engine that would be at it for minutes.
+fn slow() -> MockSettings {
+    MockSettings {
+        speedup: 1.0,
+        decode_tokens_per_second: 20.0,
+        prefill_tokens_per_second: 4_000.0,
+        step_overhead: Duration::from_millis(1),
+        ..engine_settings()
+    }
+}
+
+/// One whose prefill takes minutes.
+fn slow_to_start() -> MockSettings {
+    MockSettings { prefill_tokens_per_second: 100.0, max_num_batched_tokens: 32, ..slow() }
+}
+
+async fn wait_until_booked(rig: &Rig, what: &str) {
+    eventually(&format!("the request runs and has {what} booked"), async || {
+        let load = &rig.workers().await[0]["load"];
+        rig.engines[0].running() == 1 && load["requests"] == 1 && load[what] != 0
+    })
+    .await;
+}
+
+/// The engine stops, the router's books are empty, and the request counts as left by its client.
+async fn expect_all_returned(rig: &Rig) {
+    rig.wait_for_free_engines().await;
+    rig.wait_for_idle().await;
+    eventually("the request is counted as cancelled", async || rig.outcomes("cancelled").await == 1).await;
+    assert_eq!(rig.metric("kvroute_requests_total", "").await, 1.0, "and as nothing else");
+}
+
+/// Sends a request, leaves while it waits for its answer.
+async fn leave_before_the_answer(rig: &Rig, client: &Http, path: &str, body: &Value) {
+    let (client, url, sent) = (client.clone(), format!("{}{path}", rig.public()), body.clone());
+    let request = tokio::spawn(async move { client.post(&url, &sent).await });
+    wait_until_booked(rig, "prefill_tokens").await;
+    assert!(!request.is_finished(), "the answer takes minutes");
+    request.abort();
+    assert!(request.await.unwrap_err().is_cancelled());
+}
+
+async fn leave_in_the_middle(client: Http) {
+    let rig = Rig::start_with(Mode::Kv, vec![slow()]).await;
+    let url = format!("{}/v1/completions", rig.public());
+    let mut response = client.open(&url, &stream_of(&prose(1, 100), 4_000)).await;
+    let mut seen = Transcript::default();
+    seen.read(response.body_mut(), |seen| seen.tokens() >= 3).await;
+    assert!(!seen.broken && !seen.is_done(), "{}", seen.text);
+    wait_until_booked(&rig, "decode_blocks").await;
+    assert_eq!(rig.workers().await[0]["load"]["prefill_tokens"], 0, "the prefill is over");
+    assert!(rig.engines[0].used_blocks() > 0);
+    drop(response);
+    expect_all_returned(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_middle_of_a_stream() {
+    leave_in_the_middle(Http::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_middle_of_a_stream_over_http2() {
+    // The connection stays: only the stream is given up.
+    leave_in_the_middle(Http::over_http2()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_first_token_of_a_stream() {
+    let rig = Rig::start_with(Mode::Kv, vec![slow_to_start()]).await;
+    leave_before_the_answer(&rig, &rig.client, "/v1/completions", &stream_of(&prose(2, 1_000), 10)).await;
+    expect_all_returned(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_first_token_of_a_stream_over_http2() {
+    let rig = Rig::start_with(Mode::Kv, vec![slow_to_start()]).await;
+    let client = Http::over_http2();
+    leave_before_the_answer(&rig, &client, "/v1/completions", &stream_of(&prose(2, 1_000), 10)).await;
+    expect_all_returned(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_an_answer_that_does_not_stream() {
+    let rig = Rig::start_with(Mode::Kv, vec![slow()]).await;
+    let body = json!({ "model": rig::MODEL, "max_tokens": 4_000, "prompt": prose(3, 100) });
+    leave_before_the_answer(&rig, &rig.client, "/v1/completions", &body).await;
+    expect_all_returned(&rig).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_leaves_the_blocks_that_were_computed_for_the_next_one() {
+    let rig = Rig::start_with(Mode::Kv, vec![slow()]).await;
+    let body = json!({ "model": rig::MODEL, "max_tokens": 4_000, "prompt": prose(4, 100) });
+    leave_before_the_answer(&rig, &rig.client, "/v1/completions", &body).await;
+    expect_all_returned(&rig).await;
+    rig.wait_for_events().await;
+    let next = json!({ "model": rig::MODEL, "max_tokens": 1, "prompt": prose(4, 100) });
+    let predicted = rig.explain(&next).await["choice"]["overlap_blocks"].as_u64().unwrap();
+    let answer = rig.post("/v1/completions", &next).await;
+    assert!(answer.cached_tokens() > 0, "{}", answer.text);
+    assert_eq!(predicted.min((answer.prompt_tokens() - 1) / 16) * 16, answer.cached_tokens());
+}

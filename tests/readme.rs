@@ -1,0 +1,72 @@
+//! What the README shows is what there is.
+
+#![cfg(feature = "server")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test reports"
+)]
+
+use std::path::Path;
+
+use kvroute::{
+    config::{ConfigFile, FrontendArgs},
+    select::Mode,
+};
+
+const README: &str = include_str!("../README.md");
+const EMBED: &str = include_str!("../examples/embed.rs");
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The content of the only block of a language.
+fn block(language: &str) -> &'static str {
+    let (_, rest) = README.split_once(&format!("```{language}\n")).unwrap();
+    rest.split_once("```").unwrap().0
+}
+
+#[test]
+fn the_excerpt_is_from_the_example() {
+    for line in block("rust").lines().map(str::trim).filter(|line| !line.is_empty()) {
+        assert!(EMBED.contains(line), "not in examples/embed.rs: {line}");
+    }
+}
+
+#[test]
+fn the_file_and_the_flags_in_front_of_vllm_make_the_same_plan() {
+    let file: ConfigFile = toml::from_str(block("toml")).unwrap();
+    let from_file =
+        FrontendArgs::default().plan(file.router, &[], Some(ConfigFile { router: <_>::default(), ..file }));
+    let from_file = from_file.unwrap();
+    let flags: Vec<_> = README.lines().filter_map(|line| line.trim().strip_prefix("--worker '")).collect();
+    let workers: Vec<_> =
+        flags.iter().map(|flag| flag.trim_end_matches(['\\', ' ', '\'']).to_owned()).collect();
+    let from_flags = FrontendArgs::default().plan(<_>::default(), &workers, None).unwrap();
+    assert_eq!(from_file.workers, from_flags.workers);
+    assert_eq!((from_file.workers.len(), from_file.router.mode), (2, Mode::Kv));
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for file in ["README.md", "docs/configuration.md", "docs/metrics.md"] {
+        let text = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
+        let folder = Path::new(ROOT).join(file).parent().unwrap().to_owned();
+        let targets = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
+        for target in targets.filter(|target| !target.starts_with("http")) {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = if path.is_empty() { Path::new(ROOT).join(file) } else { folder.join(path) };
+            let found =
+                std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {target}: {error}"));
+            assert!(anchor.is_empty() || anchors(&found).contains(&anchor.to_owned()), "{file}: {target}");
+        }
+    }
+}
+
+/// The anchors that headings get: lower case, blanks to hyphens, and little else kept.
+fn anchors(text: &str) -> Vec<String> {
+    let headings =
+        text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches(['#', ' ']));
+    let kept = |c: char| (c.is_alphanumeric() || "-_ ".contains(c)).then_some(if c == ' ' { '-' } else { c });
+    headings.map(|heading| heading.to_lowercase().chars().filter_map(kept).collect()).collect()
+}
