@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ahash::AHashMap;
-use parking_lot::Mutex;
-
-use crate::{event::Event, index::Applied};
+use crate::{
+    event::{Event, Rejection},
+    index::Applied,
+};
 
 /// Counters of all streams of one [`super::Ingestor`].
 ///
@@ -27,8 +27,7 @@ pub struct Counters {
     bad_messages: AtomicU64,
     unreadable_batches: AtomicU64,
     foreign_rank_batches: AtomicU64,
-    /// Locked only when an event was rejected.
-    rejected: Mutex<AHashMap<&'static str, u64>>,
+    rejected: [AtomicU64; Rejection::ALL.len()],
 }
 
 /// The counters at one moment.
@@ -48,7 +47,7 @@ pub struct IngestTotals {
     pub unreadable_batches: u64,
     /// Batches that named another rank than their stream's.
     pub foreign_rank_batches: u64,
-    /// Events that could not be read or were not let through, by the normaliser's reason, in alphabetical order.
+    /// Events that could not be read or were not let through, by the normaliser's reason; every reason is there.
     pub rejected: Vec<(&'static str, u64)>,
 }
 
@@ -110,19 +109,14 @@ impl Counters {
         add(&self.foreign_rank_batches, 1);
     }
 
-    pub(super) fn note_rejected(&self, reason: &'static str, count: u64) {
-        if count > 0 {
-            *self.rejected.lock().entry(reason).or_default() += count;
-        }
+    pub(super) fn note_rejected(&self, reason: Rejection, count: u64) {
+        add(&self.rejected[reason as usize], count);
     }
 
     /// Reads them all.
     #[must_use]
     pub fn totals(&self) -> IngestTotals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let mut rejected: Vec<_> =
-            self.rejected.lock().iter().map(|(&reason, &count)| (reason, count)).collect();
-        rejected.sort_unstable();
         IngestTotals {
             stored_events: read(&self.stored_events),
             removed_events: read(&self.removed_events),
@@ -141,7 +135,10 @@ impl Counters {
             bad_messages: read(&self.bad_messages),
             unreadable_batches: read(&self.unreadable_batches),
             foreign_rank_batches: read(&self.foreign_rank_batches),
-            rejected,
+            rejected: Rejection::ALL
+                .into_iter()
+                .map(|reason| (reason.name(), read(&self.rejected[reason as usize])))
+                .collect(),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{
     stream::Purpose,
 };
 use crate::{
-    event::{Event, Normaliser, wire},
+    event::{Event, Normaliser, Rejection, Rejections, wire},
     fleet::StreamState,
     hash::BlockSize,
     slot::{Rank, Slot, WorkerId},
@@ -43,7 +43,7 @@ pub(super) struct IndexSink {
     batch: wire::Batch,
     normaliser: Normaliser,
     /// What the normaliser had counted when we last looked.
-    rejected: Vec<u64>,
+    seen: Rejections,
     gate: Arc<Gate>,
     queue: Sender<Job>,
     counters: Arc<Counters>,
@@ -54,7 +54,7 @@ impl IndexSink {
         Self {
             normaliser: Normaliser::new(source.block_size, source.eagle),
             batch: wire::Batch::default(),
-            rejected: Vec::new(),
+            seen: Rejections::default(),
             source,
             gate,
             queue,
@@ -81,12 +81,34 @@ impl IndexSink {
     }
 
     fn count_rejections(&mut self) {
-        for (at, (reason, count)) in self.normaliser.rejections().iter().enumerate() {
-            if self.rejected.len() <= at {
-                self.rejected.push(0);
+        if *self.normaliser.rejections() == self.seen {
+            return;
+        }
+        let now = self.normaliser.rejections().clone();
+        for reason in Rejection::ALL {
+            let (before, count) = (self.seen.get(reason), now.get(reason));
+            self.counters.note_rejected(reason, count - before);
+            if before == 0 && count > 0 {
+                self.warn_of(reason);
             }
-            self.counters.note_rejected(reason, count.saturating_sub(self.rejected[at]));
-            self.rejected[at] = count;
+        }
+        self.seen = now;
+    }
+
+    /// Says once per stream that events are not used: prefixes that never match are the commonest thing that
+    /// goes wrong unseen.
+    fn warn_of(&self, reason: Rejection) {
+        let (worker, rank, reason_name) = (self.source.worker, self.source.rank, reason.name());
+        if reason == Rejection::BlockSizeMismatch {
+            tracing::warn!(
+                %worker,
+                %rank,
+                block_size = self.source.block_size.get(),
+                "the engine's blocks have another size than the worker was registered with: nothing of it will \
+                 match; set block_size to the engine's --block-size"
+            );
+        } else {
+            tracing::warn!(%worker, %rank, reason = reason_name, "some KV events are not used; counted from now on");
         }
     }
 }
