@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Uri, header};
+use http::{HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Collected, Limited};
 use serde::Deserialize;
 use serde_json::json;
@@ -77,7 +77,10 @@ enum Answer {
     Tokens(Vec<u32>),
     /// This prompt cannot be tokenised; the engine will say so to the client too.
     Unusable,
+    /// There is no such route, or no answer in time.
     Failed(String),
+    /// The worker could not be reached or has trouble of its own, which says nothing of the route.
+    Troubled,
 }
 
 impl App {
@@ -105,6 +108,7 @@ impl App {
                     return Tokens::known(ids, TokenSource::Engine);
                 }
                 Answer::Unusable => break,
+                Answer::Troubled => {}
                 Answer::Failed(reason) => {
                     if engine.failed(now) {
                         warn!(
@@ -138,16 +142,20 @@ impl App {
             Ok(request) => request.into_parts(),
             Err(error) => return Answer::Failed(error.to_string()),
         };
-        let answer = match self.pool.forward(url, &head, body.clone()).await {
-            Ok(answer) => answer,
-            Err(error) => return Answer::Failed(error.to_string()),
+        let Ok(answer) = self.pool.forward(url, &head, body.clone()).await else {
+            return Answer::Troubled;
         };
         let status = answer.status();
         // These judge the prompt, not the route.
         if matches!(status.as_u16(), 400 | 422) {
             return Answer::Unusable;
         }
-        if status != http::StatusCode::OK {
+        if status == StatusCode::TOO_MANY_REQUESTS
+            || (status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED)
+        {
+            return Answer::Troubled;
+        }
+        if status != StatusCode::OK {
             return Answer::Failed(format!("status {status}"));
         }
         let text = Limited::new(answer.relay(()).into_body(), LIMIT).collect().await;
