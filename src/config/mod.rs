@@ -6,6 +6,7 @@
 
 mod environment;
 mod file;
+pub mod flags;
 mod frontend;
 mod mock;
 mod router;

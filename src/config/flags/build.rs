@@ -1,0 +1,202 @@
+//! From what was given to a router configuration, for frontends and workers alike.
+
+use thiserror::Error;
+
+use super::{
+    Field, Given, Group, Role, Setting, Settings, Source, Status, Value, Warning, presets, row, rules::Rule,
+    tuning,
+};
+use crate::{
+    fleet::RouterConfig,
+    select::{Mode, Tuning, TuningError, UnknownMode},
+};
+
+/// A configuration, with what there is to say of it.
+#[derive(Clone, Debug)]
+pub struct Built<C> {
+    /// The configuration.
+    pub config: C,
+    /// Every field's value as it holds, and where it came from.
+    pub settings: Settings,
+    /// What a person should know of.
+    pub warnings: Vec<Warning>,
+}
+
+/// Flags that do not make a router configuration.
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum BuildError {
+    /// A frontend without a configuration.
+    #[error("the frontend has no router configuration: give --router-mode")]
+    NoConfiguration,
+    /// A worker was given a flag that a configuration without a mode cannot carry.
+    #[error(
+        "{0} needs --router-mode on a worker: without a mode it advertises no router configuration and inherits \
+         the frontend's. Give --router-mode too, or leave the flag out"
+    )]
+    NeedsMode(Setting),
+    /// Fields that do not go together.
+    #[error("{text} ({given})")]
+    Rule {
+        /// The demand.
+        text: &'static str,
+        /// What was given, as spelled.
+        given: String,
+    },
+    /// A flag that this version does not do.
+    #[error("{setting}: not in this version, because {reason}; it needs {needs}. {accepted}")]
+    Refused {
+        /// As given.
+        setting: Setting,
+        /// Why.
+        reason: &'static str,
+        /// What would have to be built.
+        needs: &'static str,
+        /// What is accepted.
+        accepted: String,
+    },
+    /// A mode nobody knows.
+    #[error(transparent)]
+    Mode(#[from] UnknownMode),
+    /// A weight out of its range.
+    #[error(transparent)]
+    Tuning(#[from] TuningError),
+}
+
+impl<C> Built<C> {
+    /// What was not left at its default, in the order of the table.
+    pub fn changed(&self) -> impl Iterator<Item = &Setting> {
+        self.settings.iter().filter(|setting| setting.source != Source::Default)
+    }
+}
+
+/// Makes the configuration that a role was given: a frontend's always, a worker's if it has a mode.
+///
+/// # Errors
+/// See [`BuildError`]; nothing is accepted and ignored without a [`Warning`].
+pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>, BuildError> {
+    let mut settings = given.settings.clone();
+    let mut warnings = given.warnings.clone();
+    presets::apply_old_weight(&mut settings, &mut warnings);
+    presets::apply(&mut settings, &mut warnings);
+    let config = match settings.text(Field::RouterMode).map(str::parse::<Mode>).transpose()? {
+        Some(mode) => {
+            check(&settings)?;
+            warnings.extend(idle(&settings, mode));
+            Some(RouterConfig { mode, tuning: tuning_for::<R>(&settings, mode)? })
+        }
+        None => {
+            warnings.extend(inherit(&settings)?);
+            None
+        }
+    };
+    Ok(Built { config: R::complete(config)?, settings, warnings })
+}
+
+/// Other modes do not look at the weights, and carry the defaults.
+fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, TuningError> {
+    let base = R::default_config().map_or_else(Tuning::default, |config| config.tuning);
+    let tuning = if mode == Mode::Kv {
+        tuning::tuning(settings, base)
+    } else {
+        Tuning { accelerator_to_cpu_ratio: base.accelerator_to_cpu_ratio, ..Tuning::default() }
+    };
+    tuning.validate()?;
+    Ok(tuning)
+}
+
+/// The demands of the fields on each other, then what this version does not do.
+fn check(settings: &Settings) -> Result<(), BuildError> {
+    if let Some(rule) = Rule::first_broken(settings) {
+        let given: Vec<_> = rule.fields.iter().map(|field| settings.get(*field).to_string()).collect();
+        return Err(BuildError::Rule { text: rule.text, given: given.join(", ") });
+    }
+    for setting in settings.iter().filter(|setting| setting.source.is_given()) {
+        let row = row(setting.field);
+        let Status::Refused { reason, needs, .. } = row.status else { continue };
+        if row.does(&setting.value) {
+            continue;
+        }
+        let accepted = match row.default() {
+            Value::Unset => "Leave it out".to_owned(),
+            default => format!("Leave it out, or at {default}"),
+        };
+        return Err(BuildError::Refused { setting: setting.clone(), reason, needs, accepted });
+    }
+    Ok(())
+}
+
+/// A worker without a mode: a flag is a mistake, a shared environment is not.
+fn inherit(settings: &Settings) -> Result<Option<Warning>, BuildError> {
+    let given = || settings.iter().filter(|setting| setting.source.is_given());
+    if let Some(setting) = given().find(|setting| !matches!(setting.source, Source::Variable(_))) {
+        return Err(BuildError::NeedsMode(setting.clone()));
+    }
+    let variables: Vec<_> = given().map(|setting| setting.source.to_string()).collect();
+    Ok(if variables.is_empty() { None } else { Some(Warning::Inherits { variables }) })
+}
+
+/// Weights that were given to a mode that does not look at them.
+fn idle(settings: &Settings, mode: Mode) -> Option<Warning> {
+    if mode == Mode::Kv {
+        return None;
+    }
+    let idle = |setting: &&Setting| {
+        row(setting.field).group == Group::Kv
+            && setting.source.is_given()
+            && setting.value != row(setting.field).default()
+    };
+    let settings: Vec<_> = settings.iter().filter(idle).cloned().collect();
+    if settings.is_empty() { None } else { Some(Warning::Idle { settings, mode }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::flags::{Environment, Frontend, RouterFlags, Worker, role};
+
+    /// A frontend whose defaults were forgotten.
+    #[derive(Clone, Debug)]
+    enum Forgetful {}
+
+    impl role::Sealed for Forgetful {}
+
+    impl Role for Forgetful {
+        type Config = RouterConfig;
+        const FRONTEND: bool = true;
+
+        fn default_config() -> Option<RouterConfig> {
+            None
+        }
+
+        fn complete(config: Option<RouterConfig>) -> Result<RouterConfig, BuildError> {
+            Frontend::complete(config)
+        }
+    }
+
+    #[test]
+    fn review_finding_01_a_frontend_without_a_configuration_fails_at_startup() {
+        let given = RouterFlags::<Forgetful>::none().resolve(&Environment::empty(), None).unwrap();
+        let error = build_router_config(&given).unwrap_err();
+        assert_eq!(error, BuildError::NoConfiguration);
+        assert_eq!(error.to_string(), "the frontend has no router configuration: give --router-mode");
+    }
+
+    #[test]
+    fn every_setting_is_carried_into_the_configuration() {
+        let mut given = RouterFlags::<Worker>::none().resolve(&Environment::empty(), None).unwrap();
+        given.settings.put(Field::RouterMode, Value::Text("kv".to_owned()), Source::Flag("router-mode"));
+        let plain = build_router_config(&given).unwrap().config.unwrap().tuning;
+        for row in &super::super::TABLE {
+            let changed = match tuning::value(&Tuning::default(), row.field) {
+                Some(Value::Number(number)) => Value::Number((number - 0.625).abs()),
+                Some(Value::Switch(on)) => Value::Switch(!on),
+                _ => continue,
+            };
+            let mut given = given.clone();
+            given.settings.put(row.field, changed.clone(), Source::Flag(row.flag));
+            let tuning = build_router_config(&given).unwrap().config.unwrap().tuning;
+            assert_eq!(tuning::value(&tuning, row.field), Some(changed), "{}", row.flag);
+            assert_ne!(tuning, plain, "{}", row.flag);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Flags that write other flags' values: `--load-aware` and the old weight.
+
+use super::{
+    Field::{self, *},
+    Settings, Source, Value, Warning, row,
+};
+
+/// What `--load-aware` writes. Blocks in host memory and on disk are worth nothing either: elsewhere they are unknown
+/// with KV events off, and here events are followed in any case.
+fn preset() -> [(Field, Value); 12] {
+    [
+        (OverlapScoreCredit, Value::Number(0.0)),
+        (HostCacheHitWeight, Value::Number(0.0)),
+        (DiskCacheHitWeight, Value::Number(0.0)),
+        (KvEvents, Value::Switch(false)),
+        (TrackActiveBlocks, Value::Switch(true)),
+        (AssumeKvReuse, Value::Switch(false)),
+        (TrackPrefillTokens, Value::Switch(true)),
+        (UseRemoteIndexer, Value::Switch(false)),
+        (ServeIndexer, Value::Switch(false)),
+        (SharedCacheMultiplier, Value::Number(0.0)),
+        (SharedCacheType, Value::Text("none".to_owned())),
+        (PredictedTtlSecs, Value::Unset),
+    ]
+}
+
+/// Writes mode `kv` and the preset over whatever was given.
+pub(super) fn apply(settings: &mut Settings, warnings: &mut Vec<Warning>) {
+    if !settings.switch(LoadAware) {
+        return;
+    }
+    let mode = (RouterMode, Value::Text("kv".to_owned()));
+    for (field, value) in [mode].into_iter().chain(preset()) {
+        let old = settings.get(field);
+        if old.value == value {
+            continue;
+        }
+        if old.source.is_given() {
+            let by = format!("--load-aware sets {} to {value}", name(field));
+            warnings.push(Warning::Overruled { setting: old.clone(), by });
+        }
+        settings.put(field, value, Source::LoadAware);
+    }
+}
+
+/// Writes what the old weight stands for: the prefill scale, and for 0 also the credit. A setting that counts more,
+/// such as a flag over the old weight's variable, stays.
+pub(super) fn apply_old_weight(settings: &mut Settings, warnings: &mut Vec<Warning>) {
+    let Some(weight) = settings.number(OverlapScoreWeight) else { return };
+    let old = settings.get(OverlapScoreWeight).clone();
+    let mut write = |field, weight| {
+        let setting = settings.get(field);
+        if setting.source.rank() > old.source.rank() {
+            let by = format!("{setting} sets {}", name(field));
+            warnings.push(Warning::Overruled { setting: old.clone(), by });
+            return;
+        }
+        if setting.source.is_given() {
+            let by = format!("{old} sets {} to {}", name(field), Value::Number(weight));
+            warnings.push(Warning::Overruled { setting: setting.clone(), by });
+        }
+        settings.put(field, Value::Number(weight), Source::OldName(OverlapScoreWeight));
+    };
+    write(PrefillLoadScale, weight);
+    if weight == 0.0 {
+        write(OverlapScoreCredit, 0.0);
+    }
+}
+
+fn name(field: Field) -> String {
+    row(field).key.map_or_else(|| row(field).file_key(), str::to_owned)
+}

@@ -1,0 +1,76 @@
+//! The `[router]` section of a file.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, Visitor},
+};
+
+use super::{Field, Kind, Row, TABLE, Value};
+
+/// The router flags in a file, by their names with underscores. A file is a frontend's.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RouterSection(Vec<(Field, Value)>);
+
+impl RouterSection {
+    /// What it says of a field.
+    #[must_use]
+    pub fn get(&self, field: Field) -> Option<&Value> {
+        self.0.iter().find(|(given, _)| *given == field).map(|(_, value)| value)
+    }
+}
+
+impl<'de> Deserialize<'de> for RouterSection {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+struct Keys;
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = RouterSection;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("router flags by their names with underscores, such as router_mode")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<RouterSection, M::Error> {
+        let mut values = Vec::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let row = TABLE.iter().find(|row| row.file_key() == key).ok_or_else(|| {
+                M::Error::custom(format!(
+                    "unknown key `{key}` in [router]; its keys are the router flags with underscores, such as \
+                     router_mode"
+                ))
+            })?;
+            let value: toml::Value = map.next_value()?;
+            let value = read(row, &value).map_err(|problem| M::Error::custom(format!("{key}: {problem}")))?;
+            values.push((row.field, value));
+        }
+        Ok(RouterSection(values))
+    }
+}
+
+/// A value of the type that the row is of; a number in quotes is a typing error.
+fn read(row: &Row, value: &toml::Value) -> Result<Value, String> {
+    use toml::Value::{Boolean, Float, Integer, String};
+    match (row.kind, value) {
+        (Kind::Switch { .. }, Boolean(value)) => Ok(Value::Switch(*value)),
+        (Kind::Number { .. } | Kind::Whole { .. }, Integer(_) | Float(_)) => {
+            row.read(&value.to_string(), true)
+        }
+        (Kind::Choice { .. } | Kind::Text, String(text)) => row.read(text, true),
+        _ => Err(format!(
+            "{} is needed, not {} {value}",
+            match row.kind {
+                Kind::Switch { .. } => "true or false",
+                Kind::Number { .. } => "a number",
+                Kind::Whole { .. } => "a whole number",
+                Kind::Choice { .. } | Kind::Text => "a string",
+            },
+            value.type_str()
+        )),
+    }
+}

@@ -1,0 +1,44 @@
+//! Which fields set which weight of `select`.
+
+use super::{
+    Field::{self, *},
+    Settings, Value,
+};
+use crate::select::Tuning;
+
+/// What `tuning` says of a field; none if the field is not part of a tuning.
+pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
+    Some(match field {
+        OverlapScoreCredit => Value::Number(tuning.overlap_score_credit),
+        OverlapScoreCreditDecay => Value::Number(tuning.overlap_score_credit_decay),
+        PrefillLoadScale => Value::Number(tuning.prefill_load_scale),
+        DecodeActiveRequestWeight => Value::Number(tuning.decode_active_request_weight),
+        HostCacheHitWeight => Value::Number(tuning.host_cache_hit_weight),
+        DiskCacheHitWeight => Value::Number(tuning.disk_cache_hit_weight),
+        Temperature => Value::Number(tuning.router_temperature),
+        TrackActiveBlocks => Value::Switch(tuning.router_track_active_blocks),
+        TrackOutputBlocks => Value::Switch(tuning.router_track_output_blocks),
+        AssumeKvReuse => Value::Switch(tuning.router_assume_kv_reuse),
+        TrackPrefillTokens => Value::Switch(tuning.router_track_prefill_tokens),
+        _ => return None,
+    })
+}
+
+/// The tuning that `settings` make; what no flag sets comes from `base`.
+pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
+    let number = |field, default| settings.number(field).unwrap_or(default);
+    Tuning {
+        overlap_score_credit: number(OverlapScoreCredit, base.overlap_score_credit),
+        overlap_score_credit_decay: number(OverlapScoreCreditDecay, base.overlap_score_credit_decay),
+        prefill_load_scale: number(PrefillLoadScale, base.prefill_load_scale),
+        decode_active_request_weight: number(DecodeActiveRequestWeight, base.decode_active_request_weight),
+        host_cache_hit_weight: number(HostCacheHitWeight, base.host_cache_hit_weight),
+        disk_cache_hit_weight: number(DiskCacheHitWeight, base.disk_cache_hit_weight),
+        router_temperature: number(Temperature, base.router_temperature),
+        router_track_active_blocks: settings.switch(TrackActiveBlocks),
+        router_track_output_blocks: settings.switch(TrackOutputBlocks),
+        router_assume_kv_reuse: settings.switch(AssumeKvReuse),
+        router_track_prefill_tokens: settings.switch(TrackPrefillTokens),
+        accelerator_to_cpu_ratio: base.accelerator_to_cpu_ratio,
+    }
+}

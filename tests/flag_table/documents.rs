@@ -1,0 +1,61 @@
+//! The help, the reference page and the sample file.
+
+use std::{fs, path::Path};
+
+use kvroute::config::flags::{Frontend, MockFleet, Status, TABLE, Worker, reference_page, sample_section};
+
+use crate::{
+    build_with_file,
+    expected::{OLD_NAMES, expected},
+    frontend, help, help_of,
+};
+
+#[test]
+fn the_help_of_every_flag_has_variable_and_default() {
+    let (frontend, fleet, worker) = (help::<Frontend>(), help::<MockFleet>(), help::<Worker>());
+    for expected in expected() {
+        let text =
+            help_of(&frontend, expected.flag).unwrap_or_else(|| panic!("no help for {}", expected.flag));
+        let default = if expected.default == "_" { "unset" } else { expected.default };
+        assert!(text.contains(&format!("[default: {default}]")), "{text}");
+        assert!(text.contains(&format!("[env: {}]", expected.variables.join(", "))), "{text}");
+        assert_eq!(help_of(&worker, expected.flag).is_some(), expected.worker, "{}", expected.flag);
+    }
+    assert!(help_of(&worker, "--router-mode").unwrap().contains("[default: unset]"));
+    assert!(help_of(&fleet, "--router-mode").unwrap().contains("[default: kv]"));
+    assert!(help_of(&fleet, "--router-prefill-load-scale").unwrap().contains("[default: 20.0]"));
+    for (old, _) in OLD_NAMES {
+        assert_eq!(help_of(&frontend, old), None);
+    }
+}
+
+#[test]
+fn the_page_and_the_sample_are_those_of_the_table() {
+    #[expect(clippy::disallowed_methods, reason = "asks the person who runs the test, not the program")]
+    let bless = std::env::var_os("KVROUTE_BLESS").is_some();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    for (file, text) in [("router-flags.md", reference_page()), ("router.toml", sample_section())] {
+        let path = docs.join(file);
+        if bless {
+            fs::create_dir_all(&docs).unwrap();
+            fs::write(&path, &text).unwrap();
+        }
+        let committed = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == text,
+            "{} is not what the table says; KVROUTE_BLESS=1 cargo test --test flag_table writes it",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn the_sample_with_every_line_in_force_says_the_defaults() {
+    let sample = sample_section();
+    let lines = sample.lines().filter_map(|line| line.strip_prefix("# ")).filter(|line| line.contains(" = "));
+    let section = lines.collect::<Vec<_>>().join("\n");
+    let built = build_with_file::<Frontend>(&[], &[], &section).unwrap();
+    assert_eq!(built.config, frontend(&[]).unwrap().config);
+    let working = TABLE.iter().filter(|row| row.status == Status::Works && row.deprecated.is_none());
+    assert_eq!(built.changed().count(), working.count());
+}

@@ -1,0 +1,107 @@
+//! Flags that write other flags, and modes that do not look at some.
+
+use kvroute::{
+    config::flags::{Environment, Frontend, MockFleet, build_router_config},
+    fleet::RouterConfig,
+    select::{Mode, Tuning},
+};
+
+use crate::{build, frontend, parse, worker};
+
+#[test]
+fn the_old_weight_is_the_prefill_scale_and_zero_takes_the_credit_too() {
+    let tuning = |args: &str| frontend(&args.split(' ').collect::<Vec<_>>()).unwrap().config.tuning;
+    let set = tuning("--router-mode kv --kv-overlap-score-weight 2.5");
+    assert_eq!(set, Tuning { prefill_load_scale: 2.5, ..Tuning::default() });
+    let zero = tuning("--router-mode kv --router-kv-overlap-score-weight 0");
+    assert_eq!(zero, Tuning { prefill_load_scale: 0.0, overlap_score_credit: 0.0, ..Tuning::default() });
+    // It writes the scale even where that is given as well, and the loser is named; but a flag wins over a variable.
+    let both = frontend(&[
+        "--router-mode",
+        "kv",
+        "--router-kv-overlap-score-weight",
+        "2",
+        "--router-prefill-load-scale",
+        "5",
+    ])
+    .unwrap();
+    assert_eq!(both.config.tuning.prefill_load_scale, 2.0);
+    let said = both.warnings.last().unwrap().to_string();
+    assert_eq!(
+        said,
+        "--router-prefill-load-scale 5.0 changes nothing: --router-kv-overlap-score-weight 2.0 sets prefill_load_scale \
+         to 2.0"
+    );
+    let variables = [("DYN_OVERLAP_SCORE_WEIGHT", "2")];
+    let args = ["--router-mode", "kv", "--router-prefill-load-scale", "5"];
+    let built = build::<Frontend>(&args, &variables).unwrap();
+    assert_eq!(built.config.tuning.prefill_load_scale, 5.0);
+    assert!(
+        built.warnings.last().unwrap().to_string().contains("DYN_OVERLAP_SCORE_WEIGHT=2.0 changes nothing")
+    );
+}
+
+#[test]
+fn load_aware_implies_kv_and_writes_its_preset() {
+    let expected = Tuning {
+        overlap_score_credit: 0.0,
+        host_cache_hit_weight: 0.0,
+        disk_cache_hit_weight: 0.0,
+        router_assume_kv_reuse: false,
+        ..Tuning::default()
+    };
+    let config = RouterConfig { mode: Mode::Kv, tuning: expected };
+    assert_eq!(frontend(&["--load-aware"]).unwrap().config, config);
+    assert_eq!(worker(&["--load-aware"], &[]).unwrap().config, Some(config.clone()));
+    assert_eq!(worker(&[], &[("DYN_ROUTER_LOAD_AWARE", "1")]).unwrap().config, Some(config.clone()));
+
+    // What it overrules is said.
+    let args = [
+        "--load-aware",
+        "--router-mode",
+        "random",
+        "--router-kv-overlap-score-credit",
+        "2",
+        "--no-router-track-active-blocks",
+        "--router-temperature",
+        "0.5",
+    ];
+    let built = frontend(&args).unwrap();
+    assert_eq!(built.config.mode, Mode::Kv);
+    assert_eq!(built.config.tuning, Tuning { router_temperature: 0.5, ..expected });
+    let said: Vec<_> = built.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        said,
+        [
+            "--router-mode random changes nothing: --load-aware sets router_mode to kv",
+            "--router-kv-overlap-score-credit 2.0 changes nothing: --load-aware sets overlap_score_credit to 0.0",
+            "--no-router-track-active-blocks changes nothing: --load-aware sets router_track_active_blocks to true",
+        ]
+    );
+}
+
+#[test]
+fn weights_under_another_mode_are_checked_and_warned_of() {
+    let error = frontend(&["--router-mode", "round-robin", "--router-temperature", "-5"]).unwrap_err();
+    assert!(error.contains("router_temperature must be finite and non-negative"), "{error}");
+    let built = worker(&["--router-mode", "round-robin", "--router-temperature", "5"], &[]).unwrap();
+    assert_eq!(built.config, Some(RouterConfig { mode: Mode::RoundRobin, tuning: Tuning::default() }));
+    assert_eq!(
+        built.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "--router-temperature 5.0 changes nothing: router mode round-robin does not look at it, only kv does"
+        ]
+    );
+}
+
+#[test]
+fn mock_fleets_route_by_prefixes_unless_told_otherwise() {
+    let config = build::<MockFleet>(&[], &[]).unwrap().config;
+    assert_eq!(config, RouterConfig { mode: Mode::Kv, tuning: Tuning::prefix_heavy() });
+    let config = build::<MockFleet>(&["--router-prefill-load-scale", "3"], &[]).unwrap().config;
+    assert_eq!(config.tuning, Tuning { prefill_load_scale: 3.0, ..Tuning::prefix_heavy() });
+    let random = parse::<MockFleet>(&["--router-mode", "kv"]).unwrap().with_mode(Mode::Random, "compare");
+    let given = random.resolve(&Environment::empty(), None).unwrap();
+    let config = build_router_config(&given).unwrap().config;
+    assert_eq!(config, RouterConfig { mode: Mode::Random, tuning: Tuning::default() });
+}
