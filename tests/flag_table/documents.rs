@@ -18,7 +18,8 @@ fn the_help_of_every_flag_has_variable_and_default() {
             help_of(&frontend, expected.flag).unwrap_or_else(|| panic!("no help for {}", expected.flag));
         let default = if expected.default == "_" { "unset" } else { expected.default };
         assert!(text.contains(&format!("[default: {default}]")), "{text}");
-        assert!(text.contains(&format!("[env: {}]", expected.variables.join(", "))), "{text}");
+        let variables = format!("[env: {}]", expected.variables.join(", "));
+        assert_eq!(text.contains(&variables), !expected.variables.is_empty(), "{text}");
         assert_eq!(help_of(&worker, expected.flag).is_some(), expected.worker, "{}", expected.flag);
     }
     assert!(help_of(&worker, "--router-mode").unwrap().contains("[default: unset]"));

@@ -10,6 +10,7 @@
 )]
 
 mod documents;
+mod dynamo;
 mod errors;
 mod expected;
 mod presets;

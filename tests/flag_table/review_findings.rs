@@ -33,8 +33,31 @@ fn review_finding_07_the_frontend_s_flags_are_refused_on_workers() {
         assert!(error.contains(flag) && error.contains("belongs to the frontend"), "{error}");
         assert!(!help::<Worker>().contains(flag));
         // In an environment that is shared with the frontend they do not speak to the worker.
-        let built = worker(&[], &[(variables[0], "1")]).unwrap();
-        assert!(built.config.is_none() && built.warnings.is_empty());
+        for variable in variables {
+            let built = worker(&[], &[(variable, "1")]).unwrap();
+            assert!(built.config.is_none() && built.warnings.is_empty(), "{variable}");
+        }
+    }
+}
+
+/// A name that an engine has too would take the engine's value, or leave it without, and nobody would be told.
+#[test]
+fn review_finding_08_no_flag_is_an_option_of_an_engine() {
+    let engines = [
+        ("vLLM", include_str!("../fixtures/engine_options/vllm-0.32.0.txt")),
+        ("SGLang", include_str!("../fixtures/engine_options/sglang-0.5.23.txt")),
+        ("TensorRT-LLM", include_str!("../fixtures/engine_options/trtllm.txt")),
+    ];
+    for (engine, options) in engines {
+        let options: Vec<_> = options.lines().filter(|line| line.starts_with("--")).collect();
+        assert!(options.len() > 30, "{engine}: {} options", options.len());
+        for row in TABLE.iter().filter(|row| !row.frontend_only()) {
+            for name in row.spellings() {
+                let (flag, variant) = (format!("--{name}"), format!("--{}", name.replace('-', "_")));
+                assert!(!options.contains(&flag.as_str()), "{engine} has {flag}");
+                assert!(!options.contains(&variant.as_str()), "{engine} has {variant}");
+            }
+        }
     }
 }
 

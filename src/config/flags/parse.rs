@@ -146,7 +146,11 @@ fn help<R: Role>(row: &Row) -> String {
         help += &format!(". Refused: {reason}");
     }
     let variables: Vec<_> = row.variables().collect();
-    format!("{help} [default: {}] [env: {}]", given::default::<R>(row.field), variables.join(", "))
+    help += &format!(" [default: {}]", given::default::<R>(row.field));
+    if !variables.is_empty() {
+        help += &format!(" [env: {}]", variables.join(", "));
+    }
+    help
 }
 
 fn withheld(flag: &str) -> clap::Error {

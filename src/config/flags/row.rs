@@ -13,8 +13,8 @@ pub struct Row {
     pub negated: Option<&'static str>,
     /// An old spelling that is still read, and warned of; its negated form is `no-` before it.
     pub alias: Option<Alias>,
-    /// Its environment variable.
-    pub variable: &'static str,
+    /// Its environment variable, if it has one.
+    pub variable: Option<&'static str>,
     /// A second variable, read where the first is unset, and warned of.
     pub old_variable: Option<&'static str>,
     /// What it accepts, and its default.
@@ -84,9 +84,15 @@ impl Row {
         self.flag.replace('-', "_")
     }
 
+    /// Every long option that it is read by, without dashes: its own, the one that turns it off, the old ones.
+    pub fn spellings(&self) -> impl Iterator<Item = &'static str> {
+        let alias = self.alias.map_or([None, None], |alias| [Some(alias.flag), alias.negated]);
+        [Some(self.flag), self.negated].into_iter().chain(alias).flatten()
+    }
+
     /// Its variables, in the order in which they are looked up.
     pub fn variables(&self) -> impl Iterator<Item = &'static str> {
-        std::iter::once(self.variable).chain(self.old_variable)
+        self.variable.into_iter().chain(self.old_variable)
     }
 
     /// What holds without it. The mode has no default of its own: that is the role's.
@@ -148,7 +154,7 @@ impl Row {
             flag,
             negated: None,
             alias: None,
-            variable,
+            variable: Some(variable),
             old_variable: None,
             kind: Kind::Text,
             group,
@@ -224,6 +230,11 @@ impl Row {
 
     pub(super) const fn alias(mut self, flag: &'static str, negated: Option<&'static str>) -> Self {
         self.alias = Some(Alias { flag, negated });
+        self
+    }
+
+    pub(super) const fn no_variable(mut self) -> Self {
+        self.variable = None;
         self
     }
 

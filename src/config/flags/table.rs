@@ -275,7 +275,8 @@ pub static TABLE: [Row; 48] = [
         .switch("no-serve-indexer", false)
         .help("Whether this frontend's index answers other processes")
         .refused("each frontend has its own index", "an index service"),
-    Row::new(AisPerfConfig, "ais-perf-config", "DYN_AIS_PERF_CONFIG", FrontendOnly)
+    Row::new(AisPerfConfig, "ais-perf-config", "", FrontendOnly)
+        .no_variable()
         .text("FILE")
         .help("What the prefill load model ais was measured with")
         .refused("a prefill counts in full until its first token", "a model of prefill times"),
@@ -333,11 +334,7 @@ mod tests {
             names.dedup();
             assert_eq!(names.len(), count, "{names:?}");
         };
-        let spellings = |row: &'static Row| {
-            let alias = row.alias.iter().flat_map(|alias| [Some(alias.flag), alias.negated]);
-            [Some(row.flag), row.negated].into_iter().chain(alias).flatten()
-        };
-        unique(TABLE.iter().flat_map(spellings).collect());
+        unique(TABLE.iter().flat_map(Row::spellings).collect());
         unique(TABLE.iter().flat_map(Row::variables).collect());
         unique(TABLE.iter().filter_map(|row| row.key).collect());
     }
