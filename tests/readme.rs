@@ -12,7 +12,10 @@
 use std::path::Path;
 
 use kvroute::{
-    config::{ConfigFile, FrontendArgs},
+    config::{
+        ConfigFile, FrontendArgs,
+        flags::{Environment, Frontend, RouterFlags, build_router_config},
+    },
     select::Mode,
 };
 
@@ -36,20 +39,23 @@ fn the_excerpt_is_from_the_example() {
 #[test]
 fn the_file_and_the_flags_in_front_of_vllm_make_the_same_plan() {
     let file: ConfigFile = toml::from_str(block("toml")).unwrap();
-    let from_file =
-        FrontendArgs::default().plan(file.router, &[], Some(ConfigFile { router: <_>::default(), ..file }));
-    let from_file = from_file.unwrap();
+    let given = RouterFlags::<Frontend>::none();
+    let given = given.resolve(&Environment::empty(), Some((&file.path, &file.router))).unwrap();
+    let router = build_router_config(&given).unwrap().config;
+    let plan =
+        |workers: &[String], file| FrontendArgs::default().plan(router.clone(), workers, file).unwrap();
+    let from_file = plan(&[], Some(file));
     let flags: Vec<_> = README.lines().filter_map(|line| line.trim().strip_prefix("--worker '")).collect();
     let workers: Vec<_> =
         flags.iter().map(|flag| flag.trim_end_matches(['\\', ' ', '\'']).to_owned()).collect();
-    let from_flags = FrontendArgs::default().plan(<_>::default(), &workers, None).unwrap();
+    let from_flags = plan(&workers, None);
     assert_eq!(from_file.workers, from_flags.workers);
     assert_eq!((from_file.workers.len(), from_file.router.mode), (2, Mode::Kv));
 }
 
 #[test]
 fn links_lead_somewhere() {
-    for file in ["README.md", "docs/configuration.md", "docs/metrics.md"] {
+    for file in ["README.md", "docs/configuration.md", "docs/metrics.md", "docs/router-flags.md"] {
         let text = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
         let folder = Path::new(ROOT).join(file).parent().unwrap().to_owned();
         let targets = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());

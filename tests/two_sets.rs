@@ -14,7 +14,10 @@ mod rig;
 use std::{fs, path::PathBuf};
 
 use kvroute::{
-    config::{ConfigFile, FrontendArgs, RouterArgs},
+    config::{
+        ConfigFile, FrontendArgs,
+        flags::{Environment, Frontend, RouterFlags, build_router_config},
+    },
     fleet::WorkerSpec,
     select::Mode,
     worker::mock::{MockEngine, MockSettings},
@@ -71,7 +74,10 @@ async fn rig() -> Rig {
     let engines = engines().await;
     let (_folder, path) = write(&file(&engines));
     let file = ConfigFile::read(&path).unwrap();
-    let plan = FrontendArgs::default().plan(RouterArgs::default(), &[], Some(file)).unwrap();
+    let given = RouterFlags::<Frontend>::none();
+    let given = given.resolve(&Environment::empty(), Some((&path, &file.router))).unwrap();
+    let router = build_router_config(&given).unwrap().config;
+    let plan = FrontendArgs::default().plan(router, &[], Some(file)).unwrap();
     let rig = Rig::assemble(plan, engines).await;
     rig.wait_for_streams("live").await;
     rig
@@ -213,6 +219,8 @@ fn a_file_that_cannot_be_used_is_refused_with_line_and_key() {
             7,
             "overlap_score_credit",
         ),
+        (format!("{good}[router]\nrouter_mode = \"bogus\"\n"), 8, "unknown router mode 'bogus'"),
+        (format!("{good}[router]\nrouter_mod = \"kv\"\n"), 8, "router_mod"),
         (format!("{good}[[modell]]\nname = \"x\"\n"), 7, "modell"),
         (format!("{good}model = \"again\"\n"), 7, "duplicate"),
         (format!("{good}url\n"), 7, "url"),
@@ -223,11 +231,6 @@ fn a_file_that_cannot_be_used_is_refused_with_line_and_key() {
         assert!(error.contains(says), "{says}: {error}");
         assert!(error.contains("kvroute.toml"), "{says}: {error}");
     }
-    // The mode itself is judged when flags, environment and file have been merged.
-    let (_folder, path) = write(&format!("{good}[router]\nrouter_mode = \"bogus\"\n"));
-    let file = ConfigFile::read(&path).unwrap();
-    let error = FrontendArgs::default().plan(RouterArgs::default(), &[], Some(file)).unwrap_err().to_string();
-    assert!(error.contains("unknown router mode 'bogus'") && error.contains("least-loaded"), "{error}");
     let missing = ConfigFile::read(&PathBuf::from("/nowhere/kvroute.toml")).unwrap_err().to_string();
     assert!(missing.contains("/nowhere/kvroute.toml"), "{missing}");
 }

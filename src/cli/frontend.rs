@@ -4,8 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Outcome, assemble::assemble, shutdown};
-use crate::config::{ConfigFile, FrontendArgs, RouterArgs, WORKERS};
+use super::{Outcome, assemble::assemble, router::router_config, shutdown};
+use crate::config::{
+    ConfigFile, FrontendArgs, WORKERS,
+    flags::{Frontend, RouterFlags},
+};
 
 /// Flags of `kvroute frontend`.
 #[derive(Args, Debug)]
@@ -20,13 +23,14 @@ pub(super) struct FrontendCommand {
     #[command(flatten)]
     frontend: FrontendArgs,
     #[command(flatten)]
-    router: RouterArgs,
+    router: RouterFlags<Frontend>,
 }
 
 impl FrontendCommand {
     pub(super) async fn run(self) -> Outcome {
         let file = self.config.as_deref().map(ConfigFile::read).transpose()?;
-        let plan = self.frontend.plan(self.router, &self.worker, file)?;
+        let router = router_config(&self.router, file.as_ref())?;
+        let plan = self.frontend.plan(router, &self.worker, file)?;
         let mut signals = shutdown::signals()?;
         let frontend = assemble(plan).await?;
         signals.wait().await;

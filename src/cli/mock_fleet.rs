@@ -8,7 +8,6 @@ use crate::{
     fleet::{RouterConfig, WorkerSpec},
     frontend::{Frontend, FrontendSettings, Prompts},
     prompt::Encoder,
-    select::{Mode, Tuning},
     worker::mock::{MockEngine, MockSettings},
 };
 
@@ -30,12 +29,6 @@ pub(super) struct MockFleet {
 
 /// The model that mock fleets serve.
 pub(super) const MODEL: &str = "mock";
-
-/// What a mock fleet routes by unless flags say otherwise: prefixes, with the weights for prompts that share
-/// long ones.
-pub(super) fn default_router() -> RouterConfig {
-    RouterConfig { mode: Mode::Kv, tuning: Tuning::prefix_heavy() }
-}
 
 impl MockFleet {
     /// Starts the engines, then the frontend that knows them.

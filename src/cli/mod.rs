@@ -6,6 +6,7 @@ mod first_probe;
 mod frontend;
 mod mock;
 mod mock_fleet;
+mod router;
 mod shutdown;
 mod up;
 

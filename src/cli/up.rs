@@ -6,10 +6,15 @@ use clap::Args;
 
 use super::{
     Outcome,
-    mock_fleet::{MODEL, MockFleet, MockFleetPlan, default_router},
-    print, shutdown,
+    mock_fleet::{MODEL, MockFleet, MockFleetPlan},
+    print,
+    router::router_config,
+    shutdown,
 };
-use crate::config::{EngineArgs, RouterArgs};
+use crate::config::{
+    EngineArgs,
+    flags::{self, RouterFlags},
+};
 
 /// Flags of `kvroute up`.
 #[derive(Args, Debug)]
@@ -24,7 +29,7 @@ pub(super) struct UpCommand {
     #[arg(long, default_value_t = 9091, value_name = "PORT")]
     admin_port: u16,
     #[command(flatten)]
-    router: RouterArgs,
+    router: RouterFlags<flags::MockFleet>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -36,7 +41,7 @@ impl UpCommand {
         let fleet = MockFleet::start(MockFleetPlan {
             engines: usize::from(self.engines),
             engine: self.engine,
-            router: self.router.build(&default_router())?,
+            router: router_config(&self.router, None)?,
             public: local(self.port),
             admin: local(self.admin_port),
         })

@@ -26,17 +26,20 @@ use std::{
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::{frontend::FrontendArgs, router::RouterArgs};
+use super::{flags::RouterSection, frontend::FrontendArgs};
 use crate::fleet::WorkerSpec;
 
 /// A file as it stands. Unknown keys are refused.
 #[derive(Deserialize, Default, Debug)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfigFile {
+    /// Where it was read, to name it as the source of what it says.
+    #[serde(skip)]
+    pub path: PathBuf,
     /// The flags of `kvroute frontend`, by their names with underscores.
     pub frontend: FrontendArgs,
     /// The router flags, by their names with underscores.
-    pub router: RouterArgs,
+    pub router: RouterSection,
     /// Models and how their prompts become tokens.
     pub model: Vec<ModelEntry>,
     /// Workers that are there from the start.
@@ -85,14 +88,16 @@ impl ConfigFile {
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let text =
             fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })?;
-        toml::from_str(&text)
-            .map_err(|error| FileError::Parse { path: path.to_owned(), error: Box::new(error) })
+        let file: Self = toml::from_str(&text)
+            .map_err(|error| FileError::Parse { path: path.to_owned(), error: Box::new(error) })?;
+        Ok(Self { path: path.to_owned(), ..file })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::flags::{Field, Value};
 
     #[test]
     fn the_example_above_reads() {
@@ -100,7 +105,7 @@ mod tests {
         let lines: Vec<_> = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
         let example = lines.split(|line| line.starts_with("```")).nth(1).unwrap().join("\n");
         let file: ConfigFile = toml::from_str(&example).unwrap();
-        assert_eq!(file.router.router_mode.as_deref(), Some("kv"));
+        assert_eq!(file.router.get(Field::RouterMode), Some(&Value::Text("kv".to_owned())));
         assert_eq!((file.model.len(), file.worker.len()), (1, 1));
     }
 

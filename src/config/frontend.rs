@@ -12,10 +12,7 @@ use clap::Args;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::{
-    file::{ConfigFile, FileError, ModelEntry},
-    router::RouterArgs,
-};
+use super::file::{ConfigFile, FileError, ModelEntry};
 use crate::{
     fleet::{RouterConfig, WorkerSpec},
     frontend::FrontendSettings,
@@ -86,9 +83,6 @@ pub enum ConfigError {
     /// The file.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A router flag.
-    #[error("{0}")]
-    Router(String),
     /// A `--worker` that does not read.
     #[error(
         "--worker '{text}': {problem}; accepted is url=http://HOST:PORT,model=NAME[,kv_events_endpoint=tcp://...]\
@@ -127,19 +121,18 @@ pub enum ConfigError {
 }
 
 impl FrontendArgs {
-    /// Merges flags, environment and file into a plan.
+    /// Merges flags, environment and file into a plan. The router flags are merged before, see [`flags`](super::flags).
     ///
     /// # Errors
     /// See [`ConfigError`].
     pub fn plan(
         self,
-        router: RouterArgs,
+        router: RouterConfig,
         workers: &[String],
         file: Option<ConfigFile>,
     ) -> Result<FrontendPlan, ConfigError> {
         let file = file.unwrap_or_default();
         let below = file.frontend;
-        let router = router.or(file.router).build(&RouterConfig::default()).map_err(ConfigError::Router)?;
         let mut all = file.worker;
         for text in workers {
             all.push(parse_worker(text)?);
@@ -241,21 +234,19 @@ fn read_token(path: PathBuf) -> Result<String, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::select::Mode;
 
     fn plan(file: &str, args: FrontendArgs, workers: &[&str]) -> Result<FrontendPlan, ConfigError> {
         let workers: Vec<_> = workers.iter().map(|&text| text.to_owned()).collect();
-        args.plan(RouterArgs::default(), &workers, Some(toml::from_str(file).unwrap()))
+        args.plan(RouterConfig::default(), &workers, Some(toml::from_str(file).unwrap()))
     }
 
     #[test]
     fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
-        let file = "[frontend]\nport = 1\nadmin_port = 2\n[router]\nrouter_mode = 'kv'";
+        let file = "[frontend]\nport = 1\nadmin_port = 2";
         let args = FrontendArgs { port: Some(9), ..FrontendArgs::default() };
         let plan = plan(file, args, &[]).unwrap();
         assert_eq!(plan.settings.public.port(), 9);
         assert_eq!(plan.settings.admin.port(), 2);
-        assert_eq!(plan.router.mode, Mode::Kv);
         assert_eq!(plan.settings.max_body_bytes, FrontendSettings::default().max_body_bytes);
     }
 

@@ -9,11 +9,9 @@ mod file;
 pub mod flags;
 mod frontend;
 mod mock;
-mod router;
 
 pub use environment::without_empty_variables;
 pub use file::{ConfigFile, FileError, ModelEntry};
 pub(crate) use frontend::WORKERS;
 pub use frontend::{ConfigError, FrontendArgs, FrontendPlan};
 pub use mock::{EngineArgs, MockArgs};
-pub use router::RouterArgs;

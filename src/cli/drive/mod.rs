@@ -20,12 +20,16 @@ use self::{
 };
 use super::{
     Outcome,
-    mock_fleet::{MODEL, MockFleet, MockFleetPlan, default_router},
+    mock_fleet::{MODEL, MockFleet, MockFleetPlan},
     print,
+    router::router_config,
     shutdown::{self, Signals},
 };
 use crate::{
-    config::{EngineArgs, RouterArgs},
+    config::{
+        EngineArgs,
+        flags::{self, RouterFlags},
+    },
     fleet::RouterConfig,
     prompt::Encoder,
     select::Mode,
@@ -59,7 +63,7 @@ pub(super) struct DriveCommand {
     #[arg(long, value_delimiter = ',', value_name = "MODE,MODE,...")]
     compare: Vec<String>,
     #[command(flatten)]
-    router: RouterArgs,
+    router: RouterFlags<flags::MockFleet>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -145,17 +149,15 @@ impl DriveCommand {
     }
 
     /// The configurations to run, all of them checked before the first is.
-    fn router_configs(&self) -> Result<Vec<RouterConfig>, String> {
+    fn router_configs(&self) -> Result<Vec<RouterConfig>, Box<dyn std::error::Error + Send + Sync>> {
         if self.compare.is_empty() {
-            return Ok(vec![self.router.build(&default_router())?]);
+            return Ok(vec![router_config(&self.router, None)?]);
         }
         let mode = |text: &String| text.parse::<Mode>().map_err(|error| format!("--compare: {error}"));
-        self.compare
-            .iter()
-            .map(|text| {
-                let router_mode = Some(mode(text)?.name().to_owned());
-                RouterArgs { router_mode, ..self.router.clone() }.build(&default_router())
-            })
+        let modes = self.compare.iter().map(mode).collect::<Result<Vec<_>, _>>()?;
+        modes
+            .into_iter()
+            .map(|mode| router_config(&self.router.clone().with_mode(mode, "compare"), None))
             .collect()
     }
 

@@ -114,12 +114,17 @@ fn arg<R: Role>(row: &'static Row, spelling: Spelling) -> Arg {
     // The last spelling on the command line wins, so that an argument can be appended to a script's.
     let others = spellings(row).map(|other| other.flag).filter(|other| *other != flag);
     let works = row.status == Status::Works;
+    let heading = match row.group {
+        _ if !works => "Router flags that this version refuses",
+        Group::Kv => "Router, mode kv",
+        Group::Router | Group::Threshold | Group::FrontendOnly => "Router",
+    };
     let arg = Arg::new(flag)
         .long(flag)
         .overrides_with(flag)
         .overrides_with_all(others)
         .help(help::<R>(row))
-        .help_heading(if works { "Router" } else { "Router flags that this version refuses" })
+        .help_heading(heading)
         .hide_short_help(!works)
         .hide(!shown || (row.frontend_only() && !R::FRONTEND));
     if yes.is_some() {
@@ -133,10 +138,7 @@ fn arg<R: Role>(row: &'static Row, spelling: Spelling) -> Arg {
 
 /// What the help says: purpose, what is accepted, default, variable.
 fn help<R: Role>(row: &Row) -> String {
-    let mut help = match row.group {
-        Group::Kv => format!("kv: {}", row.help),
-        Group::Router | Group::Threshold | Group::FrontendOnly => row.help.to_owned(),
-    };
+    let mut help = row.help.to_owned();
     if let Some(negated) = row.negated {
         help += &format!("; --{negated} says no");
     } else if row.kind != Kind::Text {

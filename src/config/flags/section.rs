@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{
     Deserialize, Deserializer,
-    de::{Error as _, MapAccess, Visitor},
+    de::{DeserializeSeed, Error as _, MapAccess, Visitor},
 };
 
 use super::{Field, Kind, Row, TABLE, Value};
@@ -38,18 +38,38 @@ impl<'de> Visitor<'de> for Keys {
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<RouterSection, M::Error> {
         let mut values = Vec::new();
-        while let Some(key) = map.next_key::<String>()? {
-            let row = TABLE.iter().find(|row| row.file_key() == key).ok_or_else(|| {
-                M::Error::custom(format!(
-                    "unknown key `{key}` in [router]; its keys are the router flags with underscores, such as \
-                     router_mode"
-                ))
-            })?;
-            let value: toml::Value = map.next_value()?;
-            let value = read(row, &value).map_err(|problem| M::Error::custom(format!("{key}: {problem}")))?;
-            values.push((row.field, value));
+        while let Some(row) = map.next_key_seed(Key)? {
+            values.push((row.field, map.next_value_seed(ValueOf(row))?));
         }
         Ok(RouterSection(values))
+    }
+}
+
+/// Reads a key as the row that it names. The errors of seeds have a place in the file, those of a map have none.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = &'static Row;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<&'static Row, D::Error> {
+        let key = String::deserialize(deserializer)?;
+        TABLE.iter().find(|row| row.file_key() == key).ok_or_else(|| {
+            D::Error::custom(format!(
+                "unknown key `{key}` in [router]; its keys are the router flags with underscores, such as router_mode"
+            ))
+        })
+    }
+}
+
+/// Reads a value as its row reads it.
+struct ValueOf(&'static Row);
+
+impl<'de> DeserializeSeed<'de> for ValueOf {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let value = toml::Value::deserialize(deserializer)?;
+        read(self.0, &value).map_err(|problem| D::Error::custom(format!("{}: {problem}", self.0.file_key())))
     }
 }
 

@@ -79,7 +79,7 @@ pub static TABLE: [Row; 48] = [
         .refused("no worker is held to be busy", "a monitor of each worker's load reports"),
     Row::new(LoadAware, "load-aware", "DYN_ROUTER_LOAD_AWARE", Kv)
         .switch("no-load-aware", false)
-        .help("Routes by load alone: mode kv in which cached blocks are worth nothing"),
+        .help("Routes by load alone: implies mode kv, with cached blocks worth nothing"),
     Row::new(OverlapScoreCredit, "router-kv-overlap-score-credit", "DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT", Kv)
         .key("overlap_score_credit")
         .number("CREDIT", Range::Credit, Some(1.0))
