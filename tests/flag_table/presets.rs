@@ -1,7 +1,7 @@
 //! Flags that write other flags, and modes that do not look at some.
 
 use kvroute::{
-    config::flags::{Environment, Frontend, MockFleet, build_router_config},
+    config::flags::{Environment, Field, Frontend, MockFleet, build_router_config},
     fleet::RouterConfig,
     select::{Mode, Tuning},
 };
@@ -54,6 +54,18 @@ fn load_aware_implies_kv_and_writes_its_preset() {
     assert_eq!(frontend(&["--load-aware"]).unwrap().config, config);
     assert_eq!(worker(&["--load-aware"], &[]).unwrap().config, Some(config.clone()));
     assert_eq!(worker(&[], &[("DYN_ROUTER_LOAD_AWARE", "1")]).unwrap().config, Some(config.clone()));
+
+    // KV events off is part of what it stands for elsewhere; by itself it is refused.
+    let silent = frontend(&["--load-aware", "--no-router-kv-events"]).unwrap();
+    assert_eq!(silent.config, config);
+    assert_eq!(
+        silent.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "--no-router-kv-events changes nothing: with --load-aware KV events are followed and count for nothing"
+        ]
+    );
+    assert!(silent.changed().all(|setting| setting.field != Field::KvEvents), "they are not off");
+    assert!(frontend(&["--no-load-aware", "--router-mode", "kv", "--no-router-kv-events"]).is_err());
 
     // What it overrules is said.
     let args = [

@@ -81,6 +81,7 @@ pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>
     let config = match settings.text(Field::RouterMode).map(str::parse::<Mode>).transpose()? {
         Some(mode) => {
             check(&settings)?;
+            presets::settle(&mut settings);
             warnings.extend(idle(&settings, mode));
             Some(RouterConfig { mode, tuning: tuning_for::<R>(&settings, mode)? })
         }

@@ -32,14 +32,29 @@ pub(super) fn apply(settings: &mut Settings, warnings: &mut Vec<Warning>) {
     let mode = (RouterMode, Value::Text("kv".to_owned()));
     for (field, value) in [mode].into_iter().chain(preset()) {
         let old = settings.get(field);
-        if old.value == value {
+        let done = row(field).does(&value);
+        if old.value == value && done {
             continue;
         }
         if old.source.is_given() {
-            let by = format!("--load-aware sets {} to {value}", name(field));
+            let by = if done {
+                format!("--load-aware sets {} to {value}", name(field))
+            } else {
+                "with --load-aware KV events are followed and count for nothing".to_owned()
+            };
             warnings.push(Warning::Overruled { setting: old.clone(), by });
         }
         settings.put(field, value, Source::LoadAware);
+    }
+}
+
+/// Takes back what the preset wrote for the demands of other flags alone: KV events are not off, so nobody shall be
+/// told that they are.
+pub(super) fn settle(settings: &mut Settings) {
+    for (field, value) in preset() {
+        if settings.get(field).source == Source::LoadAware && !row(field).does(&value) {
+            settings.put(field, row(field).default(), Source::Default);
+        }
     }
 }
 
