@@ -49,7 +49,7 @@ start_engine() {
         --num-gpu-blocks-override 128 --kv-cache-memory-bytes 16777216 \
         --enable-prompt-tokens-details --kv-events-config "$kv_events" >>"$folder/vllm.log" 2>&1 &
     engine_pid=$!
-    wait_for "$engine_pid" 300 "http://127.0.0.1:$engine/health" "$folder/vllm.log"
+    wait_for "$engine_pid" 900 "http://127.0.0.1:$engine/health" "$folder/vllm.log"
 }
 start_router() {
     stop "$router_pid"
