@@ -14,7 +14,7 @@ use super::App;
 use super::error::ApiError;
 use crate::worker::mock::engine::Command;
 use crate::worker::mock::metrics;
-use crate::worker::mock::settings::Endpoint;
+use crate::worker::mock::settings::{Attach, Endpoint};
 
 pub(super) async fn health() {}
 
@@ -81,10 +81,15 @@ pub(super) async fn kv_event_sources(State(app): State<Arc<App>>) -> Json<Value>
     Json(json!({ app.settings.data_parallel_rank.to_string(): source }))
 }
 
-/// An address as it was configured, such as `tcp://*:5557`; with the real one where the port was left open.
-fn reported<'a>(configured: Option<&'a Endpoint>, real: Option<&'a str>) -> Option<&'a str> {
-    let address = configured?.address.as_str();
-    if address.ends_with(":*") || address.ends_with(":0") { real } else { Some(address) }
+/// An address as engines write it: with a wildcard where they bind, which is how a reader tells that from connecting.
+/// The port is the real one, where it was left open.
+fn reported(configured: Option<&Endpoint>, real: Option<&str>) -> Option<String> {
+    let configured = configured?;
+    let port = real.and_then(|real| real.strip_prefix("tcp://")?.rsplit(':').next());
+    match (configured.attach, port) {
+        (Attach::Bind, Some(port)) => Some(format!("tcp://*:{port}")),
+        _ => Some(configured.address.clone()),
+    }
 }
 
 #[derive(Deserialize)]
