@@ -202,6 +202,14 @@ impl WorkerSpec {
         }
     }
 
+    /// Whether a fleet can take it in, as far as the description alone tells.
+    ///
+    /// # Errors
+    /// See [`SpecError`].
+    pub fn validate(&self) -> Result<(), SpecError> {
+        self.check().map(drop)
+    }
+
     pub(super) fn check(&self) -> Result<CheckedSpec, SpecError> {
         for (name, value) in [
             ("model", &self.model),

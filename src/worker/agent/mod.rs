@@ -1,0 +1,188 @@
+//! The agent beside an engine: registers it with every frontend, and keeps it registered for as long as it is well.
+//!
+//! One task watches the engine. It waits until the engine answers, asks it what nobody stated, and publishes the
+//! worker's description; when the engine is gone it takes the description back. One task a frontend follows that: it
+//! registers what is described, renews the lease, registers again where it is unknown, and deregisters what is gone.
+//!
+//! What must hold:
+//! * Nothing is registered that could not be described: a value that is neither given nor told ends the agent, with
+//!   the flag that states it. A block size of the wrong number would match no prefix, and nobody would be told.
+//! * A frontend that is away holds nobody up, neither the others nor the end.
+//! * Whoever is told to stop deregisters first, everywhere. Who cannot is forgotten with the lease.
+//!
+//! It starts and stops no engine, and sends no request but questions.
+
+mod caller;
+mod describe;
+mod engine;
+mod registration;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use http::{HeaderValue, Uri};
+use tokio::{sync::watch, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use self::{
+    caller::Caller,
+    engine::{Engine, Unwell},
+    registration::Registration,
+};
+use super::{
+    backend::Backend,
+    facts::{Facts, PublishKvEvents},
+};
+use crate::fleet::WorkerSpec;
+
+pub use describe::DescribeError;
+
+/// What an agent is started with.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// What kind of engine it is.
+    pub backend: Backend,
+    /// Where the agent reaches the engine, `http://HOST:PORT`.
+    pub engine: Uri,
+    /// Where frontends reach it.
+    pub advertised: Uri,
+    /// The frontends' admin listeners, `http://HOST:PORT`.
+    pub frontends: Vec<Uri>,
+    /// Sent to every frontend as `Authorization`.
+    pub authorization: Option<HeaderValue>,
+    /// How long a frontend keeps the worker without a heartbeat. One is sent every third of it.
+    pub lease: Duration,
+    /// What is stated of the engine; the rest it is asked for.
+    pub facts: Facts,
+    /// Whether it is announced as one that publishes KV events.
+    pub publish_kv_events: PublishKvEvents,
+    /// The worker as far as it does not depend on the engine: id, set, router configuration.
+    pub spec: WorkerSpec,
+    /// How often it looks, and how long it waits.
+    pub pace: Pace,
+}
+
+/// How often the agent looks, and how long it waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// Between two looks at an engine that is well. Default 1 s.
+    pub health_interval: Duration,
+    /// Looks in a row that have to fail before the engine counts as gone. Default 3: one that is busy may miss one.
+    pub health_failures: u32,
+    /// What an answer may take. Default 5 s.
+    pub patience: Duration,
+    /// From the first failure to the next try; it doubles with each. Default 250 ms.
+    pub first_retry: Duration,
+    /// What it doubles to. Default 5 s.
+    pub longest_retry: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            health_interval: Duration::from_secs(1),
+            health_failures: 3,
+            patience: Duration::from_secs(5),
+            first_retry: Duration::from_millis(250),
+            longest_retry: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Pace {
+    /// The wait before a try, after so many failures.
+    fn retry(self, failures: u32) -> Duration {
+        self.first_retry.saturating_mul(1 << failures.min(16)).min(self.longest_retry)
+    }
+}
+
+/// The description of an engine that is well; none while it is not.
+type Described = Option<Arc<WorkerSpec>>;
+
+/// Keeps an engine registered until `stop` is over, then deregisters it.
+///
+/// # Errors
+/// The engine is well and cannot be described; it is deregistered then.
+pub async fn run(settings: AgentSettings, stop: impl Future<Output = ()>) -> Result<(), DescribeError> {
+    let (describe, described) = watch::channel(None);
+    let ending = CancellationToken::new();
+    let mut registrations = JoinSet::new();
+    for frontend in &settings.frontends {
+        let registration = Registration::new(frontend.clone(), &settings);
+        registrations.spawn(registration.keep(described.clone(), ending.clone()));
+    }
+    let outcome = tokio::select! {
+        biased;
+        () = stop => Ok(()),
+        error = watch_engine(&settings, &describe) => Err(error),
+    };
+    ending.cancel();
+    while registrations.join_next().await.is_some() {}
+    outcome
+}
+
+/// Describes the engine while it is well. It returns only when that cannot be done.
+async fn watch_engine(settings: &AgentSettings, describe: &watch::Sender<Described>) -> DescribeError {
+    let engine = Engine::new(settings.backend, settings.engine.clone(), Caller::new(settings.pace.patience));
+    loop {
+        wait_until_well(&engine, settings.pace).await;
+        let told = match engine.tell().await {
+            Ok(told) => told,
+            // It went away in the middle of its answers.
+            Err(Unwell(reason)) => {
+                warn!(engine = %settings.engine, reason, "engine does not answer all questions; asking again");
+                tokio::time::sleep(settings.pace.longest_retry).await;
+                continue;
+            }
+        };
+        match describe::describe(settings, told) {
+            Ok(spec) => describe.send_replace(Some(Arc::new(spec))),
+            Err(error) => return error,
+        };
+        let reason = wait_until_gone(&engine, settings.pace).await;
+        warn!(engine = %settings.engine, reason, "engine is gone: deregistering until it is back");
+        describe.send_replace(None);
+    }
+}
+
+async fn wait_until_well(engine: &Engine, pace: Pace) {
+    let mut failures = 0;
+    while let Err(Unwell(reason)) = engine.is_well().await {
+        if failures == 0 {
+            info!(engine = %engine.url, reason, "waiting for the engine");
+        }
+        tokio::time::sleep(pace.retry(failures)).await;
+        failures += 1;
+    }
+    info!(engine = %engine.url, "engine is well");
+}
+
+/// Why it counts as gone.
+async fn wait_until_gone(engine: &Engine, pace: Pace) -> String {
+    let mut failures = 0;
+    loop {
+        tokio::time::sleep(pace.health_interval).await;
+        match engine.is_well().await {
+            Ok(()) => failures = 0,
+            Err(Unwell(reason)) => {
+                failures += 1;
+                if failures >= pace.health_failures {
+                    return reason;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_doubles_up_to_a_bound() {
+        let pace = Pace::default();
+        let waits: Vec<_> = (0..7).map(|failures| pace.retry(failures).as_millis()).collect();
+        assert_eq!(waits, [250, 500, 1000, 2000, 4000, 5000, 5000]);
+        assert_eq!(pace.retry(u32::MAX), pace.longest_retry);
+    }
+}
