@@ -414,7 +414,7 @@ async fn drive_compares_modes_and_drives_a_frontend_that_runs() {
 fn help_names_every_command_and_ends_well() {
     let help = Process::run(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for command in ["frontend", "mock", "up", "drive"] {
+    for command in ["frontend", "worker", "mock", "up", "drive"] {
         assert!(help.stdout.contains(&format!("\n  {command}")), "{}", help.stdout);
         assert_eq!(Process::run(&[command, "--help"]).code, Some(0));
     }

@@ -22,8 +22,12 @@ const REFERENCE: &str = include_str!("../docs/configuration.md");
 type Flag = (String, String, String);
 
 fn help(command: &str) -> String {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_kvroute")).args([command, "--help"]).env_clear().output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_kvroute"))
+        .args(command.split(' '))
+        .arg("--help")
+        .env_clear()
+        .output()
+        .unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -82,7 +86,12 @@ fn described(heading: &str) -> BTreeSet<Flag> {
 fn flags_variables_and_defaults_are_those_of_help() {
     let everywhere = "## Every command";
     let engine = "## Mock engine flags";
+    let (worker, attached) = ("### Of every worker", "### Beside a running engine");
     for (command, headings) in [
+        ("worker vllm", &[worker, attached][..]),
+        ("worker sglang", &[worker, attached]),
+        ("worker trtllm", &[worker, attached]),
+        ("worker mock", &[worker]),
         ("frontend", &["## `kvroute frontend`"][..]),
         ("up", &["## `kvroute up`", engine]),
         ("drive", &["## `kvroute drive`", engine]),
@@ -94,7 +103,11 @@ fn flags_variables_and_defaults_are_those_of_help() {
         let all = shown.len();
         // They have a page of their own, made from their table.
         shown.retain(|(flag, ..)| TABLE.iter().all(|row| row.flag != &flag[2..]));
-        let router = if command == "mock" { 0 } else { TABLE.len() };
+        let router = match command.split(' ').next() {
+            Some("mock") => 0,
+            Some("worker") => TABLE.iter().filter(|row| !row.frontend_only()).count(),
+            _ => TABLE.len(),
+        };
         assert_eq!(all - shown.len(), router, "{command}");
         assert!(shown.len() > 5, "{command}: {shown:?}");
         let missing: Vec<_> = shown.difference(&described).collect();

@@ -34,7 +34,7 @@ impl MockCommand {
 }
 
 /// An address that cannot be had, with the flag that changes it.
-fn with_flag(error: &MockError) -> String {
+pub(super) fn with_flag(error: &MockError) -> String {
     match error {
         MockError::Http { .. } => format!("{error}; choose another with --http"),
         MockError::Zmq { socket, .. } => format!("{error}; choose another with --kv-{socket}-endpoint"),

@@ -9,6 +9,7 @@ mod mock_fleet;
 mod router;
 mod shutdown;
 mod up;
+mod worker;
 
 use std::{
     error::Error,
@@ -19,7 +20,7 @@ use std::{
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::without_empty_variables;
+use crate::config::{set_apart, without_empty_variables};
 
 pub use assemble::{AssembleError, assemble};
 
@@ -65,6 +66,8 @@ enum LogFormat {
 enum Command {
     /// Serve clients: the OpenAI-compatible router
     Frontend(frontend::FrontendCommand),
+    /// Register an engine with frontends, and keep it registered
+    Worker(worker::WorkerCommand),
     /// Run a mock engine that looks like vLLM at the wire and computes nothing
     Mock(mock::MockCommand),
     /// Try it: a frontend and mock engines in one process
@@ -76,7 +79,9 @@ enum Command {
 /// Runs the command line; what `main` returns.
 #[must_use]
 pub fn main() -> ExitCode {
-    let matches = without_empty_variables(Cli::command()).get_matches();
+    let command = without_empty_variables(Cli::command());
+    let arguments = set_apart(&command, std::env::args_os().collect());
+    let matches = command.get_matches_from(arguments);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if let Err(problem) = start_log(&cli) {
         eprintln!(
@@ -96,6 +101,7 @@ pub fn main() -> ExitCode {
     let outcome = runtime.block_on(async {
         match cli.command {
             Command::Frontend(command) => command.run().await,
+            Command::Worker(command) => command.run().await,
             Command::Mock(command) => command.run().await,
             Command::Up(command) => command.run().await,
             Command::Drive(command) => command.run().await,

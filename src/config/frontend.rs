@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -158,7 +158,7 @@ impl FrontendArgs {
         let admin_host = self.admin_host.or(below.admin_host).unwrap_or(default.admin.ip());
         let admin_port = self.admin_port.or(below.admin_port).unwrap_or(default.admin.port());
         let admin_token = match self.admin_token_file.or(below.admin_token_file) {
-            Some(path) => Some(read_token(path)?),
+            Some(path) => Some(read_token(&path).map_err(|problem| ConfigError::Token { path, problem })?),
             None if admin_host.is_loopback() => None,
             None => return Err(ConfigError::OpenAdmin(admin_host)),
         };
@@ -222,13 +222,13 @@ fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
     }
 }
 
-fn read_token(path: PathBuf) -> Result<String, ConfigError> {
-    let problem = match fs::read_to_string(&path) {
-        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
-        Ok(_) => "the file is empty; put the token on its first line".to_owned(),
-        Err(error) => error.to_string(),
-    };
-    Err(ConfigError::Token { path, problem })
+/// The token in a file; the error says what is wrong with the file.
+pub(super) fn read_token(path: &Path) -> Result<String, String> {
+    match fs::read_to_string(path) {
+        Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+        Ok(_) => Err("the file is empty; put the token on its first line".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 #[cfg(test)]

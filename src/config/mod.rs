@@ -4,14 +4,18 @@
 //! file, that over the default; an empty variable is an unset one. The rooms own the settings structs and their documented defaults; they
 //! are filled here.
 
+mod engine_arguments;
 mod environment;
 mod file;
 pub mod flags;
 mod frontend;
 mod mock;
+mod worker;
 
+pub use engine_arguments::set_apart;
 pub use environment::without_empty_variables;
 pub use file::{ConfigFile, FileError, ModelEntry};
 pub(crate) use frontend::WORKERS;
 pub use frontend::{ConfigError, FrontendArgs, FrontendPlan};
 pub use mock::{EngineArgs, MockArgs};
+pub use worker::{AttachArgs, WorkerArgs, WorkerConfigError, WorkerPlan};

@@ -59,8 +59,8 @@ impl Process {
     /// The same with these variables.
     pub(crate) fn start_with(args: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_kvroute"))
-            .args(args)
             .args(["--log-format", "json"])
+            .args(args)
             .env_clear()
             .envs(environment.iter().copied())
             .stdin(Stdio::null())

@@ -1,0 +1,399 @@
+//! The flags of `kvroute worker`, and what they become.
+//!
+//! They share a command line with the router's flags and the engine's, so none may be spelled like one of those. What
+//! the mock engine takes itself is not among its worker flags.
+
+use std::{path::PathBuf, time::Duration};
+
+use ahash::AHashSet;
+use clap::{ArgAction, Args, value_parser};
+use http::{HeaderValue, Uri};
+use thiserror::Error;
+
+use super::frontend::read_token;
+use crate::{
+    fleet::{DeviceKind, RouterConfig, StreamDirection, WorkerSpec, WorkerType},
+    worker::{
+        agent::{AgentSettings, DescribeError, Pace},
+        backend::{ArgumentError, Backend},
+        facts::{Facts, KvEvents, PublishKvEvents, Stated},
+    },
+};
+
+// The groups of `kvroute worker vllm --help`, in the order in which they are shown.
+const REGISTRATION: &str = "Registration";
+const ENGINE: &str = "Engine";
+
+/// Flags of every worker.
+#[derive(Args, Clone, Debug)]
+pub struct WorkerArgs {
+    /// Admin listener of a frontend to register at; several are separated by commas
+    #[arg(
+        long,
+        env = "KVROUTE_FRONTEND",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:9091",
+        value_name = "URL,...",
+        help_heading = REGISTRATION
+    )]
+    pub frontend: Vec<String>,
+    /// File with the token that the frontends' admin listeners ask for
+    #[arg(long, env = "KVROUTE_FRONTEND_TOKEN_FILE", value_name = "FILE", help_heading = REGISTRATION)]
+    pub frontend_token_file: Option<PathBuf>,
+    /// Seconds that a frontend keeps the worker without a heartbeat, 1 to 3600; one is sent every third of it
+    #[arg(
+        long,
+        env = "KVROUTE_LEASE_SECS",
+        default_value_t = 10,
+        value_name = "SECONDS",
+        value_parser = value_parser!(u32).range(1..=3600),
+        help_heading = REGISTRATION
+    )]
+    pub lease_secs: u32,
+    /// Number of the worker in metrics, explain and pins [default: given out by each frontend]
+    #[arg(long, env = "KVROUTE_WORKER_ID", value_name = "N", help_heading = REGISTRATION)]
+    pub worker_id: Option<u64>,
+    /// First part of the worker set's address [default: default]
+    #[arg(long, env = "KVROUTE_NAMESPACE", value_name = "NAME", help_heading = REGISTRATION)]
+    pub namespace: Option<String>,
+    /// Second part of it [default: backend]
+    #[arg(long, env = "KVROUTE_COMPONENT", value_name = "NAME", help_heading = REGISTRATION)]
+    pub component: Option<String>,
+    /// Third part of it [default: generate]
+    #[arg(long, env = "KVROUTE_ENDPOINT", value_name = "NAME", help_heading = REGISTRATION)]
+    pub endpoint: Option<String>,
+    /// Base URL under which frontends reach the engine [default: where this process reaches it]
+    #[arg(long, env = "KVROUTE_ADVERTISE_URL", value_name = "URL", help_heading = REGISTRATION)]
+    pub advertise_url: Option<String>,
+    /// Announce KV events, and do not register without knowing where they are [default: announce them if known]
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "no_publish_kv_events", help_heading = ENGINE)]
+    pub publish_kv_events: bool,
+    /// Announce no KV events: the worker is routed by load alone
+    #[arg(long, action = ArgAction::SetTrue, overrides_with = "publish_kv_events", help_heading = ENGINE)]
+    pub no_publish_kv_events: bool,
+}
+
+/// Flags of a worker beside an engine that runs already.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = ENGINE)]
+pub struct AttachArgs {
+    /// Base URL of the engine's OpenAI-compatible server [default: http://127.0.0.1 with the engine's port]
+    #[arg(long, env = "KVROUTE_ENGINE_URL", value_name = "URL")]
+    pub engine_url: Option<String>,
+    /// Name of the served model [default: of the engine arguments, else what the engine says]
+    #[arg(long, value_name = "NAME")]
+    pub model_name: Option<String>,
+    /// Tokens per KV block, the engine's own [default: of the engine arguments, else what the engine says]
+    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
+    pub engine_block_size: Option<u32>,
+    /// Data-parallel ranks behind the URL, 1 to 1024 [default: of the engine arguments, else what the engine says, else 1]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1024))]
+    pub engine_ranks: Option<u32>,
+    /// What the engine computes on: cuda or cpu [default: of the engine arguments, else cuda]
+    #[arg(long, value_name = "KIND", value_parser = device)]
+    pub engine_device: Option<DeviceKind>,
+    /// Role in a prefill/decode deployment: aggregated, prefill or decode [default: of the engine arguments, else
+    /// aggregated]
+    #[arg(long, value_name = "ROLE", value_parser = role)]
+    pub worker_type: Option<WorkerType>,
+    /// ZMQ endpoint of the engine's KV events, of rank 0 [default: of the engine arguments, else what the engine says]
+    #[arg(long, value_name = "ENDPOINT", conflicts_with = "no_publish_kv_events")]
+    pub kv_events_endpoint: Option<String>,
+    /// ZMQ endpoint of the engine's replay socket, of rank 0
+    #[arg(long, value_name = "ENDPOINT", requires = "kv_events_endpoint")]
+    pub kv_replay_endpoint: Option<String>,
+}
+
+/// Everything a worker starts with.
+#[derive(Clone, Debug)]
+pub struct WorkerPlan {
+    /// What the agent is started with.
+    pub agent: AgentSettings,
+    /// Engine arguments that were read for the card, and have no other effect.
+    pub not_applied: Vec<String>,
+}
+
+/// Worker flags that do not make a worker.
+#[derive(Debug, Error)]
+pub enum WorkerConfigError {
+    /// A URL.
+    #[error(
+        "{flag} {text}: accepted is http://HOST:PORT, with a path if the server has a prefix; TLS is not built in"
+    )]
+    Url {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        text: String,
+    },
+    /// The same worker twice in one place, each with half of its load.
+    #[error("--frontend {0} is given twice")]
+    FrontendTwice(String),
+    /// Others would connect to themselves.
+    #[error(
+        "the frontend {frontend} is on another host, where {engine} is not this engine: give --advertise-url \
+         http://HOST:PORT with an address of this host"
+    )]
+    Loopback {
+        /// A frontend elsewhere.
+        frontend: String,
+        /// The engine's loopback URL.
+        engine: String,
+    },
+    /// The token file.
+    #[error("--frontend-token-file {path}: {problem}")]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// An engine argument that the card needs.
+    #[error(transparent)]
+    Argument(#[from] ArgumentError),
+    /// What was stated cannot be part of a description.
+    #[error(transparent)]
+    Describe(#[from] DescribeError),
+}
+
+impl AttachArgs {
+    /// What a worker beside a running engine starts with; the engine's arguments are read for the card.
+    ///
+    /// # Errors
+    /// See [`WorkerConfigError`].
+    pub fn plan(
+        self,
+        backend: Backend,
+        worker: &WorkerArgs,
+        router_config: Option<RouterConfig>,
+        engine_arguments: Vec<String>,
+    ) -> Result<WorkerPlan, WorkerConfigError> {
+        let read = backend.read(&engine_arguments)?;
+        let engine = match &self.engine_url {
+            Some(text) => url("--engine-url", text)?,
+            None => {
+                let host = connectable(read.host.as_deref().unwrap_or("127.0.0.1"));
+                let port = read.port.unwrap_or(backend.default_port());
+                url("--host", &format!("http://{host}:{port}"))?
+            }
+        };
+        let facts = self.facts().or(read.facts);
+        let agent = worker.agent(backend, engine, facts, router_config)?;
+        Ok(WorkerPlan { agent, not_applied: engine_arguments })
+    }
+
+    fn facts(self) -> Facts {
+        let events = self.kv_events_endpoint.map(|endpoint| {
+            let (replay, direction) = (self.kv_replay_endpoint, StreamDirection::Connect);
+            Stated::new(KvEvents::Published { endpoint, replay, direction }, "--kv-events-endpoint")
+        });
+        Facts {
+            model: self.model_name.map(|name| Stated::new(name, "--model-name")),
+            block_size: self.engine_block_size.map(|size| Stated::new(size, "--engine-block-size")),
+            ranks: self.engine_ranks.map(|ranks| Stated::new(ranks, "--engine-ranks")),
+            device: self.engine_device.map(|device| Stated::new(device, "--engine-device")),
+            worker_type: self.worker_type.map(|role| Stated::new(role, "--worker-type")),
+            events,
+            ..Facts::default()
+        }
+    }
+}
+
+impl WorkerArgs {
+    /// What the agent of an engine at `engine` starts with.
+    ///
+    /// # Errors
+    /// See [`WorkerConfigError`].
+    pub fn agent(
+        &self,
+        backend: Backend,
+        engine: Uri,
+        facts: Facts,
+        router_config: Option<RouterConfig>,
+    ) -> Result<AgentSettings, WorkerConfigError> {
+        let frontends: Vec<_> =
+            self.frontend.iter().map(|text| url("--frontend", text)).collect::<Result<_, _>>()?;
+        let mut seen = AHashSet::new();
+        if let Some(again) = frontends.iter().find(|frontend| !seen.insert(*frontend)) {
+            return Err(WorkerConfigError::FrontendTwice(again.to_string()));
+        }
+        let advertised = match &self.advertise_url {
+            Some(text) => url("--advertise-url", text)?,
+            None => engine.clone(),
+        };
+        if is_loopback(&advertised)
+            && let Some(elsewhere) = frontends.iter().find(|frontend| !is_loopback(frontend))
+        {
+            let (frontend, engine) = (elsewhere.to_string(), advertised.to_string());
+            return Err(WorkerConfigError::Loopback { frontend, engine });
+        }
+        let mut spec = WorkerSpec { id: self.worker_id, router_config, ..WorkerSpec::new("", "model") };
+        for (given, field) in [
+            (&self.namespace, &mut spec.namespace),
+            (&self.component, &mut spec.component),
+            (&self.endpoint, &mut spec.endpoint),
+        ] {
+            if let Some(given) = given {
+                field.clone_from(given);
+            }
+        }
+        let settings = AgentSettings {
+            backend,
+            engine,
+            advertised,
+            frontends,
+            authorization: self.authorization()?,
+            lease: Duration::from_secs(u64::from(self.lease_secs)),
+            facts,
+            publish_kv_events: self.publish_kv_events(),
+            spec,
+            pace: Pace::default(),
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn publish_kv_events(&self) -> PublishKvEvents {
+        match (self.publish_kv_events, self.no_publish_kv_events) {
+            (true, _) => PublishKvEvents::Yes,
+            (false, true) => PublishKvEvents::No,
+            (false, false) => PublishKvEvents::AsTheEngineSays,
+        }
+    }
+
+    fn authorization(&self) -> Result<Option<HeaderValue>, WorkerConfigError> {
+        let Some(path) = &self.frontend_token_file else { return Ok(None) };
+        let failed = |problem| WorkerConfigError::Token { path: path.clone(), problem };
+        let token = read_token(path).map_err(failed)?;
+        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| failed("the token has characters that no header carries".to_owned()))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+fn url(flag: &'static str, text: &str) -> Result<Uri, WorkerConfigError> {
+    let failed = || WorkerConfigError::Url { flag, text: text.to_owned() };
+    let url: Uri = text.trim().trim_end_matches('/').parse().map_err(|_| failed())?;
+    let usable = url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none();
+    if usable { Ok(url) } else { Err(failed()) }
+}
+
+/// The host to connect to where an engine listens on `host`.
+fn connectable(host: &str) -> String {
+    match host {
+        "" | "0.0.0.0" | "::" => "127.0.0.1".to_owned(),
+        host if host.contains(':') && !host.starts_with('[') => format!("[{host}]"),
+        host => host.to_owned(),
+    }
+}
+
+fn is_loopback(url: &Uri) -> bool {
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn device(text: &str) -> Result<DeviceKind, String> {
+    match text {
+        "cuda" => Ok(DeviceKind::Cuda),
+        "cpu" => Ok(DeviceKind::Cpu),
+        _ => Err("accepted are cuda and cpu".to_owned()),
+    }
+}
+
+fn role(text: &str) -> Result<WorkerType, String> {
+    match text {
+        "aggregated" => Ok(WorkerType::Aggregated),
+        "prefill" => Ok(WorkerType::Prefill),
+        "decode" => Ok(WorkerType::Decode),
+        _ => Err("accepted are aggregated, prefill and decode".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    #[command(no_binary_name = true)]
+    struct Flags {
+        #[command(flatten)]
+        worker: WorkerArgs,
+        #[command(flatten)]
+        attach: AttachArgs,
+    }
+
+    fn plan(line: &str, engine: &str) -> Result<AgentSettings, String> {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let flags = Flags::try_parse_from(words(line)).map_err(|error| error.to_string())?;
+        let plan = flags.attach.plan(Backend::Vllm, &flags.worker, None, words(engine));
+        plan.map(|plan| plan.agent).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_engine_is_where_its_arguments_say() {
+        let engine = |line, arguments| plan(line, arguments).unwrap().engine.to_string();
+        assert_eq!(engine("", ""), "http://127.0.0.1:8000/");
+        assert_eq!(engine("", "--host 0.0.0.0 --port 8123"), "http://127.0.0.1:8123/");
+        assert_eq!(engine("", "--host ::1"), "http://[::1]:8000/");
+        assert_eq!(engine("--engine-url http://127.0.0.1:9/", "--port 8123"), "http://127.0.0.1:9/");
+    }
+
+    #[test]
+    fn a_flag_wins_over_an_engine_argument() {
+        let facts = |line| plan(line, "--model m --block-size 32").unwrap().facts;
+        let by = |facts: Facts| facts.block_size.map(|size| (size.value, size.by)).unwrap();
+        assert_eq!(by(facts("")), (32, "engine argument --block-size".to_owned()));
+        assert_eq!(by(facts("--engine-block-size 16")), (16, "--engine-block-size".to_owned()));
+    }
+
+    #[test]
+    fn an_address_that_others_cannot_use_is_refused() {
+        let error = plan("--frontend http://127.0.0.1:1,http://router:9091", "").unwrap_err();
+        assert!(error.contains("http://router:9091") && error.contains("--advertise-url"), "{error}");
+        let elsewhere = plan("--frontend http://router:9091 --advertise-url http://gpu-1:8000", "").unwrap();
+        assert_eq!(elsewhere.advertised, "http://gpu-1:8000");
+        assert!(plan("--frontend http://router:9091 --engine-url http://gpu-1:8000", "").is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_before_anything_starts() {
+        for (line, part) in [
+            ("--frontend https://a:1", "--frontend https://a:1"),
+            ("--frontend http://127.0.0.1:1,http://127.0.0.1:1/", "given twice"),
+            ("--engine-url a:1", "--engine-url a:1"),
+            ("--frontend-token-file /none", "--frontend-token-file /none"),
+            ("--kv-events-endpoint 5557", "kv_events_endpoint: '5557'"),
+            ("--kv-replay-endpoint tcp://*:1", "--kv-events-endpoint"),
+            ("--kv-events-endpoint tcp://*:1 --no-publish-kv-events", "--no-publish-kv-events"),
+            ("--engine-device tpu", "cuda and cpu"),
+            ("--worker-type encode", "aggregated, prefill and decode"),
+            ("--lease-secs 0", "--lease-secs"),
+        ] {
+            let error = plan(line, "").unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+        assert!(plan("", "--kv-events-config {").unwrap_err().contains("--kv-events-config"));
+    }
+
+    #[test]
+    fn the_last_word_on_publishing_counts() {
+        let publish = |line| plan(line, "").unwrap().publish_kv_events;
+        assert_eq!(publish(""), PublishKvEvents::AsTheEngineSays);
+        assert_eq!(publish("--publish-kv-events"), PublishKvEvents::Yes);
+        assert_eq!(publish("--publish-kv-events --no-publish-kv-events"), PublishKvEvents::No);
+        assert_eq!(publish("--no-publish-kv-events --publish-kv-events"), PublishKvEvents::Yes);
+    }
+
+    #[test]
+    fn a_token_is_sent_and_not_shown() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "s3cret\n").unwrap();
+        let settings = plan(&format!("--frontend-token-file {}", file.path().display()), "").unwrap();
+        assert_eq!(settings.authorization.as_ref().unwrap(), "Bearer s3cret");
+        assert!(!format!("{settings:?}").contains("s3cret"));
+    }
+}
