@@ -1,21 +1,18 @@
 //! `kvroute frontend`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::{Outcome, assemble::assemble, router::router_config, shutdown};
 use crate::config::{
-    ConfigFile, FrontendArgs, WORKERS,
+    ConfigFile, FileArgs, FrontendArgs, WORKERS,
     flags::{Frontend, RouterFlags},
 };
 
 /// Flags of `kvroute frontend`.
 #[derive(Args, Debug)]
 pub(super) struct FrontendCommand {
-    /// TOML file with the same settings, and with models and workers; flags and environment win over it
-    #[arg(long, help_heading = WORKERS, env = "KVROUTE_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    file: FileArgs,
     /// A worker, as url=http://HOST:PORT,model=NAME and, to route by its cache,
     /// kv_events_endpoint=tcp://HOST:PORT,kv_replay_endpoint=tcp://HOST:PORT,block_size=N; repeat it for each worker
     #[arg(long, help_heading = WORKERS, value_name = "KEY=VALUE,...")]
@@ -28,7 +25,7 @@ pub(super) struct FrontendCommand {
 
 impl FrontendCommand {
     pub(super) async fn run(self) -> Outcome {
-        let file = self.config.as_deref().map(ConfigFile::read).transpose()?;
+        let file = self.file.config.as_deref().map(ConfigFile::read).transpose()?;
         let router = router_config(&self.router, file.as_ref())?;
         let plan = self.frontend.plan(router, &self.worker, file)?;
         let mut signals = shutdown::signals()?;

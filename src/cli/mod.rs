@@ -17,10 +17,10 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{set_apart, without_empty_variables};
+use crate::config::{LogArgs, LogFormat, set_apart, without_empty_variables};
 
 pub use assemble::{AssembleError, assemble};
 
@@ -30,36 +30,8 @@ pub use assemble::{AssembleError, assemble};
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// What is logged to stderr: error, warn, info, debug, trace or off, or a list such as
-    /// info,kvroute::ingest=debug
-    #[arg(
-        long,
-        global = true,
-        env = "KVROUTE_LOG",
-        default_value = "info",
-        value_name = "FILTER",
-        help_heading = "Logging"
-    )]
-    log: String,
-    /// How log lines look: text for people, json for programs
-    #[arg(
-        long,
-        global = true,
-        env = "KVROUTE_LOG_FORMAT",
-        default_value = "text",
-        value_name = "FORMAT",
-        help_heading = "Logging"
-    )]
-    log_format: LogFormat,
-}
-
-// Not doc comments: with help on single values clap turns every `--help` into its long form, three lines a flag.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    // For people.
-    Text,
-    // A JSON object a line.
-    Json,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 #[derive(Subcommand, Debug)]
@@ -83,11 +55,11 @@ pub fn main() -> ExitCode {
     let arguments = set_apart(&command, std::env::args_os().collect());
     let matches = command.get_matches_from(arguments);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if let Err(problem) = start_log(&cli) {
+    if let Err(problem) = start_log(&cli.log) {
         eprintln!(
             "error: --log '{}': {problem}; accepted are error, warn, info, debug, trace and off, or a list such as \
              info,kvroute::ingest=debug",
-            cli.log
+            cli.log.log
         );
         return ExitCode::from(2);
     }
@@ -126,14 +98,14 @@ fn print(text: &str) {
     let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
-fn start_log(cli: &Cli) -> Result<(), String> {
-    check_filter(&cli.log)?;
-    let filter = EnvFilter::try_new(&cli.log).map_err(|error| error.to_string())?;
+fn start_log(flags: &LogArgs) -> Result<(), String> {
+    check_filter(&flags.log)?;
+    let filter = EnvFilter::try_new(&flags.log).map_err(|error| error.to_string())?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    match cli.log_format {
+    match flags.log_format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),
     }

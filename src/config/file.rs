@@ -23,11 +23,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use clap::Args;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::{flags::RouterSection, frontend::FrontendArgs};
+use super::{
+    flags::RouterSection,
+    frontend::{FrontendArgs, WORKERS},
+};
 use crate::fleet::WorkerSpec;
+
+/// Where the file is.
+#[derive(Args, Clone, Debug)]
+pub struct FileArgs {
+    /// TOML file with the same settings, and with models and workers; flags and environment win over it
+    #[arg(long, help_heading = WORKERS, env = "KVROUTE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
 
 /// A file as it stands. Unknown keys are refused.
 #[derive(Deserialize, Default, Debug)]

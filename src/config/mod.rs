@@ -1,21 +1,23 @@
 //! Flags, environment and file, turned into each room's own settings.
 //!
 //! This room alone knows clap, TOML and the environment. A flag wins over its environment variable, that over the
-//! file, that over the default; an empty variable is an unset one. The rooms own the settings structs and their documented defaults; they
-//! are filled here.
+//! file, that over the default; an empty variable is an unset one. The rooms own the settings structs and their
+//! documented defaults; they are filled here.
 
 mod engine_arguments;
 mod environment;
 mod file;
 pub mod flags;
 mod frontend;
+mod log;
 mod mock;
 mod worker;
 
 pub use engine_arguments::set_apart;
 pub use environment::without_empty_variables;
-pub use file::{ConfigFile, FileError, ModelEntry};
+pub use file::{ConfigFile, FileArgs, FileError, ModelEntry};
 pub(crate) use frontend::WORKERS;
 pub use frontend::{ConfigError, FrontendArgs, FrontendPlan};
+pub use log::{LogArgs, LogFormat};
 pub use mock::{EngineArgs, MockArgs};
 pub use worker::{AttachArgs, WorkerArgs, WorkerConfigError, WorkerPlan};
