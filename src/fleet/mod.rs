@@ -9,6 +9,7 @@
 
 mod card;
 mod endpoint;
+mod kv_router_config;
 mod lease;
 mod registration_error;
 mod registry;

@@ -1,12 +1,14 @@
 //! The routing configuration of a worker set: a strategy and its tuning, as a card spells them.
 //!
 //! The spelling is Dynamo's (`router_mode`, `kv_router_config`), so that existing cards and files read. What this
-//! router does not do is refused unless it stands at the value that asks for nothing: no key is accepted and
-//! then ignored.
+//! router does not do is refused unless it stands at the value that asks for nothing: no key that is known is
+//! accepted and then ignored. Keys beside the known ones at the top level are skipped, as Dynamo does; within
+//! `kv_router_config` they are refused, as Dynamo does.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
+use super::kv_router_config::KvRouterConfig;
 use crate::select::{Mode, Tuning};
 
 /// A strategy with its tuning. It replaces the frontend's as a whole, never field by field: a card says
@@ -34,12 +36,12 @@ pub enum RouterConfigError {
     /// Something this router does not do yet.
     #[error("{key} = {value} is not supported by this version; leave it out or set it to {accepted}")]
     Unsupported {
-        /// The key, with its path.
+        /// The key.
         key: &'static str,
-        /// The value given.
+        /// The value given, as JSON.
         value: String,
-        /// The one value accepted.
-        accepted: &'static str,
+        /// The one value accepted, as JSON.
+        accepted: String,
     },
 }
 
@@ -54,22 +56,31 @@ const MODES: [(Mode, &str, &str); 7] = [
     (Mode::Kv, "k_v", "kv"),
 ];
 
+/// The keys as they stand. Dynamo requires the first three; the second and third may be left out here, for the sake
+/// of files written by hand.
 #[derive(Deserialize, Serialize)]
 struct Wire {
     router_mode: String,
     #[serde(default)]
-    kv_router_config: KvWire,
+    kv_router_config: KvRouterConfig,
     #[serde(default)]
-    load_threshold_config: ThresholdWire,
-    #[serde(default, skip_serializing_if = "is_default")]
+    load_threshold_config: LoadThresholdConfig,
+    #[serde(default)]
     enforce_disagg: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     session_affinity_ttl_secs: Option<u64>,
+    #[serde(default = "hard")]
+    session_affinity_mode: String,
 }
 
+fn hard() -> String {
+    "hard".to_owned()
+}
+
+/// Thresholds that are not set are not written.
 #[derive(Deserialize, Serialize, Default)]
-#[serde(deny_unknown_fields)]
-struct ThresholdWire {
+#[serde(deny_unknown_fields, default)]
+struct LoadThresholdConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     active_decode_blocks_threshold: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,145 +89,17 @@ struct ThresholdWire {
     active_prefill_tokens_threshold_frac: Option<f64>,
 }
 
-/// Every key that a `kv_router_config` may carry; unknown ones are refused by name.
-#[derive(Deserialize, Serialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct KvWire {
-    overlap_score_credit: Option<f64>,
-    overlap_score_credit_decay: Option<f64>,
-    prefill_load_scale: Option<f64>,
-    decode_active_request_weight: Option<f64>,
-    host_cache_hit_weight: Option<f64>,
-    disk_cache_hit_weight: Option<f64>,
-    router_temperature: Option<f64>,
-    router_track_active_blocks: Option<bool>,
-    router_track_output_blocks: Option<bool>,
-    router_assume_kv_reuse: Option<bool>,
-    router_track_prefill_tokens: Option<bool>,
-    // Accepted only where they ask for nothing.
-    #[serde(skip_serializing)]
-    use_kv_events: Option<bool>,
-    #[serde(skip_serializing)]
-    router_replica_sync: Option<bool>,
-    #[serde(skip_serializing)]
-    router_prefill_load_model: Option<String>,
-    /// Only used without KV events, and those are always used here.
-    #[serde(skip_serializing)]
-    router_ttl_secs: Option<f64>,
-    #[serde(skip_serializing)]
-    router_queue_threshold: Option<f64>,
-    #[serde(skip_serializing)]
-    router_queue_policy: Option<String>,
-    #[serde(skip_serializing)]
-    router_policy_config: Option<String>,
-    /// How many threads a router applies events with is its own affair.
-    #[serde(skip_serializing)]
-    router_event_threads: Option<u32>,
-    #[serde(skip_serializing)]
-    skip_initial_worker_wait: Option<bool>,
-    #[serde(skip_serializing)]
-    use_remote_indexer: Option<bool>,
-    #[serde(skip_serializing)]
-    serve_indexer: Option<bool>,
-    #[serde(skip_serializing)]
-    shared_cache_type: Option<String>,
-    #[serde(skip_serializing)]
-    router_predicted_ttl_secs: Option<f64>,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 /// Refuses a key that stands at anything but the value that asks for nothing.
-fn only<T: PartialEq + ToString>(
+pub(super) fn only<T: PartialEq + Serialize>(
     key: &'static str,
-    value: Option<&T>,
+    value: &T,
     accepted: &T,
-    accepted_text: &'static str,
 ) -> Result<(), RouterConfigError> {
-    match value {
-        Some(value) if value != accepted => {
-            Err(RouterConfigError::Unsupported { key, value: value.to_string(), accepted: accepted_text })
-        }
-        _ => Ok(()),
+    if value == accepted {
+        return Ok(());
     }
-}
-
-/// Refuses a key that may only be absent.
-fn absent<T: ToString>(key: &'static str, value: Option<&T>) -> Result<(), RouterConfigError> {
-    match value {
-        Some(value) => {
-            Err(RouterConfigError::Unsupported { key, value: value.to_string(), accepted: "null" })
-        }
-        None => Ok(()),
-    }
-}
-
-impl KvWire {
-    fn refuse_unsupported(&self) -> Result<(), RouterConfigError> {
-        only("use_kv_events", self.use_kv_events.as_ref(), &true, "true")?;
-        only("router_replica_sync", self.router_replica_sync.as_ref(), &false, "false")?;
-        only(
-            "router_prefill_load_model",
-            self.router_prefill_load_model.as_ref(),
-            &"none".into(),
-            "\"none\"",
-        )?;
-        absent("router_queue_threshold", self.router_queue_threshold.as_ref())?;
-        only("router_queue_policy", self.router_queue_policy.as_ref(), &"fcfs".into(), "\"fcfs\"")?;
-        absent("router_policy_config", self.router_policy_config.as_ref())?;
-        only("skip_initial_worker_wait", self.skip_initial_worker_wait.as_ref(), &false, "false")?;
-        only("use_remote_indexer", self.use_remote_indexer.as_ref(), &false, "false")?;
-        only("serve_indexer", self.serve_indexer.as_ref(), &false, "false")?;
-        only("shared_cache_type", self.shared_cache_type.as_ref(), &"none".into(), "\"none\"")?;
-        absent("router_predicted_ttl_secs", self.router_predicted_ttl_secs.as_ref())
-    }
-
-    fn tuning(&self) -> Tuning {
-        let default = Tuning::default();
-        Tuning {
-            overlap_score_credit: self.overlap_score_credit.unwrap_or(default.overlap_score_credit),
-            overlap_score_credit_decay: self
-                .overlap_score_credit_decay
-                .unwrap_or(default.overlap_score_credit_decay),
-            prefill_load_scale: self.prefill_load_scale.unwrap_or(default.prefill_load_scale),
-            decode_active_request_weight: self
-                .decode_active_request_weight
-                .unwrap_or(default.decode_active_request_weight),
-            host_cache_hit_weight: self.host_cache_hit_weight.unwrap_or(default.host_cache_hit_weight),
-            disk_cache_hit_weight: self.disk_cache_hit_weight.unwrap_or(default.disk_cache_hit_weight),
-            router_temperature: self.router_temperature.unwrap_or(default.router_temperature),
-            router_track_active_blocks: self
-                .router_track_active_blocks
-                .unwrap_or(default.router_track_active_blocks),
-            router_track_output_blocks: self
-                .router_track_output_blocks
-                .unwrap_or(default.router_track_output_blocks),
-            router_assume_kv_reuse: self.router_assume_kv_reuse.unwrap_or(default.router_assume_kv_reuse),
-            router_track_prefill_tokens: self
-                .router_track_prefill_tokens
-                .unwrap_or(default.router_track_prefill_tokens),
-            ..default
-        }
-    }
-
-    fn of(tuning: &Tuning) -> Self {
-        Self {
-            overlap_score_credit: Some(tuning.overlap_score_credit),
-            overlap_score_credit_decay: Some(tuning.overlap_score_credit_decay),
-            prefill_load_scale: Some(tuning.prefill_load_scale),
-            decode_active_request_weight: Some(tuning.decode_active_request_weight),
-            host_cache_hit_weight: Some(tuning.host_cache_hit_weight),
-            disk_cache_hit_weight: Some(tuning.disk_cache_hit_weight),
-            router_temperature: Some(tuning.router_temperature),
-            router_track_active_blocks: Some(tuning.router_track_active_blocks),
-            router_track_output_blocks: Some(tuning.router_track_output_blocks),
-            router_assume_kv_reuse: Some(tuning.router_assume_kv_reuse),
-            router_track_prefill_tokens: Some(tuning.router_track_prefill_tokens),
-            ..Self::default()
-        }
-    }
+    let json = |value: &T| serde_json::to_string(value).unwrap_or_default();
+    Err(RouterConfigError::Unsupported { key, value: json(value), accepted: json(accepted) })
 }
 
 impl TryFrom<Wire> for RouterConfig {
@@ -228,18 +111,18 @@ impl TryFrom<Wire> for RouterConfig {
             .find(|(_, card, cli)| wire.router_mode == *card || wire.router_mode == *cli)
             .map(|&(mode, ..)| mode)
             .ok_or(RouterConfigError::UnknownMode(wire.router_mode))?;
-        wire.kv_router_config.refuse_unsupported()?;
+        let tuning = wire.kv_router_config.tuning()?;
         let thresholds = &wire.load_threshold_config;
-        absent("active_decode_blocks_threshold", thresholds.active_decode_blocks_threshold.as_ref())?;
-        absent("active_prefill_tokens_threshold", thresholds.active_prefill_tokens_threshold.as_ref())?;
-        absent(
+        only("active_decode_blocks_threshold", &thresholds.active_decode_blocks_threshold, &None)?;
+        only("active_prefill_tokens_threshold", &thresholds.active_prefill_tokens_threshold, &None)?;
+        only(
             "active_prefill_tokens_threshold_frac",
-            thresholds.active_prefill_tokens_threshold_frac.as_ref(),
+            &thresholds.active_prefill_tokens_threshold_frac,
+            &None,
         )?;
-        only("enforce_disagg", Some(&wire.enforce_disagg), &false, "false")?;
-        absent("session_affinity_ttl_secs", wire.session_affinity_ttl_secs.as_ref())?;
-        let tuning = wire.kv_router_config.tuning();
-        tuning.validate().map_err(|error| RouterConfigError::Tuning(error.to_string()))?;
+        only("enforce_disagg", &wire.enforce_disagg, &false)?;
+        only("session_affinity_ttl_secs", &wire.session_affinity_ttl_secs, &None)?;
+        only("session_affinity_mode", &wire.session_affinity_mode, &hard())?;
         Ok(Self { mode, tuning })
     }
 }
@@ -255,10 +138,11 @@ impl Serialize for RouterConfig {
         let mode = MODES.iter().find(|(mode, ..)| *mode == self.mode).map_or("", |&(_, card, _)| card);
         Wire {
             router_mode: mode.to_owned(),
-            kv_router_config: KvWire::of(&self.tuning),
-            load_threshold_config: ThresholdWire::default(),
+            kv_router_config: KvRouterConfig::from(&self.tuning),
+            load_threshold_config: LoadThresholdConfig::default(),
             enforce_disagg: false,
             session_affinity_ttl_secs: None,
+            session_affinity_mode: hard(),
         }
         .serialize(serializer)
     }
@@ -318,6 +202,23 @@ mod tests {
                 "active_decode_blocks_threshold",
             ),
             (r#"{"router_mode":"k_v","session_affinity_ttl_secs":60}"#, "session_affinity_ttl_secs"),
+            (r#"{"router_mode":"k_v","session_affinity_mode":"soft"}"#, "session_affinity_mode"),
+            (
+                r#"{"router_mode":"k_v","kv_router_config":{"router_queue_policy":"wspt"}}"#,
+                r#"router_queue_policy = "wspt" is not supported by this version; leave it out or set it to "fcfs""#,
+            ),
+            (
+                r#"{"router_mode":"k_v","kv_router_config":{"durable_kv_events":true}}"#,
+                "durable_kv_events=true",
+            ),
+            (
+                r#"{"router_mode":"k_v","kv_router_config":{"router_event_threads":0}}"#,
+                "router_event_threads must be at least 1",
+            ),
+            (
+                r#"{"router_mode":"k_v","kv_router_config":{"router_ttl_secs":-1}}"#,
+                "router_ttl_secs must be greater than or equal to 0",
+            ),
         ] {
             let error = read(json).unwrap_err();
             assert!(error.contains(needle), "{json}: {error}");

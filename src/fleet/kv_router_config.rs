@@ -1,0 +1,212 @@
+//! `kv_router_config` as a card spells it: every key that Dynamo 1.6.1 knows, with its default.
+
+use serde::{Deserialize, Serialize};
+
+use super::router_config::{RouterConfigError, only};
+use crate::select::Tuning;
+
+/// The keys. Unknown ones are refused by name. What is written are the keys that Dynamo always writes, so that its
+/// frontends read our cards, and of the others those that are not at their default, so that older ones do too.
+#[derive(Deserialize, Serialize, Clone, PartialEq, Debug)]
+#[serde(deny_unknown_fields, default)]
+#[expect(clippy::struct_excessive_bools, reason = "the keys are Dynamo's")]
+pub(super) struct KvRouterConfig {
+    overlap_score_credit: f64,
+    overlap_score_credit_decay: f64,
+    prefill_load_scale: f64,
+    #[serde(skip_serializing_if = "is_zero")]
+    decode_active_request_weight: f64,
+    host_cache_hit_weight: f64,
+    disk_cache_hit_weight: f64,
+    router_temperature: f64,
+    router_track_active_blocks: bool,
+    router_track_output_blocks: bool,
+    router_assume_kv_reuse: bool,
+    router_track_prefill_tokens: bool,
+    // Of no effect here, whatever they say: how many threads a router applies events with is its own affair, and
+    // predictions expire only where there are no events, which are always used.
+    router_event_threads: u32,
+    router_ttl_secs: f64,
+    // From here on accepted only where they ask for nothing.
+    use_kv_events: bool,
+    router_replica_sync: bool,
+    router_prefill_load_model: String,
+    router_queue_threshold: Option<f64>,
+    router_queue_policy: String,
+    router_policy_config: Option<String>,
+    skip_initial_worker_wait: bool,
+    use_remote_indexer: bool,
+    serve_indexer: bool,
+    shared_cache_type: String,
+    router_predicted_ttl_secs: Option<f64>,
+    // Never written, since always at their default.
+    #[serde(skip_serializing)]
+    shared_cache_multiplier: Option<f64>,
+    #[serde(skip_serializing)]
+    router_tracking_hash: String,
+    #[serde(skip_serializing)]
+    router_tracking_key_file: Option<String>,
+    #[serde(skip_serializing)]
+    router_tracking_key_id: Option<String>,
+    #[serde(skip_serializing)]
+    enable_session_prefix_index: bool,
+    #[serde(skip_serializing)]
+    conditional_disagg_enabled: bool,
+    #[serde(skip_serializing)]
+    conditional_disagg_policy: String,
+    #[serde(skip_serializing)]
+    conditional_disagg_eff_isl_threshold: u64,
+    #[serde(skip_serializing)]
+    conditional_disagg_eff_isl_ratio_threshold: f64,
+    #[serde(skip_serializing)]
+    conditional_disagg_prefill_busy_threshold: Option<f64>,
+    #[serde(skip_serializing)]
+    conditional_disagg_decode_busy_threshold: Option<f64>,
+    // Keys of older cards.
+    #[serde(skip_serializing)]
+    overlap_score_weight: Option<f64>,
+    #[serde(skip_serializing)]
+    durable_kv_events: bool,
+    /// Said what a durable event log did; there is none.
+    #[serde(skip_serializing)]
+    router_snapshot_threshold: Option<u32>,
+    /// The same.
+    #[serde(skip_serializing)]
+    router_reset_states: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+impl Default for KvRouterConfig {
+    fn default() -> Self {
+        let tuning = Tuning::default();
+        Self {
+            overlap_score_credit: tuning.overlap_score_credit,
+            overlap_score_credit_decay: tuning.overlap_score_credit_decay,
+            prefill_load_scale: tuning.prefill_load_scale,
+            decode_active_request_weight: tuning.decode_active_request_weight,
+            host_cache_hit_weight: tuning.host_cache_hit_weight,
+            disk_cache_hit_weight: tuning.disk_cache_hit_weight,
+            router_temperature: tuning.router_temperature,
+            router_track_active_blocks: tuning.router_track_active_blocks,
+            router_track_output_blocks: tuning.router_track_output_blocks,
+            router_assume_kv_reuse: tuning.router_assume_kv_reuse,
+            router_track_prefill_tokens: tuning.router_track_prefill_tokens,
+            router_event_threads: 4,
+            router_ttl_secs: 120.0,
+            use_kv_events: true,
+            router_replica_sync: false,
+            router_prefill_load_model: "none".to_owned(),
+            router_queue_threshold: None,
+            router_queue_policy: "fcfs".to_owned(),
+            router_policy_config: None,
+            skip_initial_worker_wait: false,
+            use_remote_indexer: false,
+            serve_indexer: false,
+            shared_cache_type: "none".to_owned(),
+            router_predicted_ttl_secs: None,
+            shared_cache_multiplier: None,
+            router_tracking_hash: "public-xxh3-v1".to_owned(),
+            router_tracking_key_file: None,
+            router_tracking_key_id: None,
+            enable_session_prefix_index: false,
+            conditional_disagg_enabled: false,
+            conditional_disagg_policy: "isl_bounding".to_owned(),
+            conditional_disagg_eff_isl_threshold: 2048,
+            conditional_disagg_eff_isl_ratio_threshold: 0.7,
+            conditional_disagg_prefill_busy_threshold: None,
+            conditional_disagg_decode_busy_threshold: None,
+            overlap_score_weight: None,
+            durable_kv_events: false,
+            router_snapshot_threshold: None,
+            router_reset_states: false,
+        }
+    }
+}
+
+/// Refuses keys that stand at anything but what asks for nothing.
+macro_rules! refuse_unless_default {
+    ($given:expr, $default:expr, $($key:ident)+) => {
+        $(only(stringify!($key), &$given.$key, &$default.$key)?;)+
+    };
+}
+
+impl KvRouterConfig {
+    /// What is asked for.
+    ///
+    /// # Errors
+    /// A value out of its range, or one that this router does not do.
+    pub(super) fn tuning(&self) -> Result<Tuning, RouterConfigError> {
+        self.refuse_unsupported()?;
+        let mut tuning = Tuning {
+            overlap_score_credit: self.overlap_score_credit,
+            overlap_score_credit_decay: self.overlap_score_credit_decay,
+            prefill_load_scale: self.prefill_load_scale,
+            decode_active_request_weight: self.decode_active_request_weight,
+            host_cache_hit_weight: self.host_cache_hit_weight,
+            disk_cache_hit_weight: self.disk_cache_hit_weight,
+            router_temperature: self.router_temperature,
+            router_track_active_blocks: self.router_track_active_blocks,
+            router_track_output_blocks: self.router_track_output_blocks,
+            router_assume_kv_reuse: self.router_assume_kv_reuse,
+            router_track_prefill_tokens: self.router_track_prefill_tokens,
+            ..Tuning::default()
+        };
+        if let Some(weight) = self.overlap_score_weight {
+            tuning.set_overlap_score_weight(weight);
+        }
+        tuning.validate().map_err(|error| RouterConfigError::Tuning(error.to_string()))?;
+        Ok(tuning)
+    }
+
+    fn refuse_unsupported(&self) -> Result<(), RouterConfigError> {
+        let invalid = |problem: &str| Err(RouterConfigError::Tuning(problem.to_owned()));
+        if self.durable_kv_events {
+            return invalid("durable_kv_events=true is not supported by this runtime");
+        }
+        if self.router_event_threads == 0 {
+            return invalid("router_event_threads must be at least 1");
+        }
+        // Written so that NaN does not pass.
+        if !self.router_ttl_secs.is_finite() || self.router_ttl_secs < 0.0 {
+            return invalid("router_ttl_secs must be greater than or equal to 0");
+        }
+        // The multiplier was set, but to nothing.
+        let given = Self {
+            shared_cache_multiplier: self.shared_cache_multiplier.filter(|multiplier| !is_zero(multiplier)),
+            ..self.clone()
+        };
+        refuse_unless_default!(given, Self::default(),
+            use_kv_events router_replica_sync router_prefill_load_model router_queue_threshold router_queue_policy
+            router_policy_config skip_initial_worker_wait use_remote_indexer serve_indexer shared_cache_type
+            shared_cache_multiplier router_predicted_ttl_secs router_tracking_hash router_tracking_key_file
+            router_tracking_key_id enable_session_prefix_index conditional_disagg_enabled
+            conditional_disagg_policy conditional_disagg_eff_isl_threshold
+            conditional_disagg_eff_isl_ratio_threshold conditional_disagg_prefill_busy_threshold
+            conditional_disagg_decode_busy_threshold);
+        Ok(())
+    }
+}
+
+impl From<&Tuning> for KvRouterConfig {
+    fn from(tuning: &Tuning) -> Self {
+        // Adding zero makes -0.0 the 0.0 that it is equal to, so that equal tunings are written alike.
+        Self {
+            overlap_score_credit: tuning.overlap_score_credit + 0.0,
+            overlap_score_credit_decay: tuning.overlap_score_credit_decay + 0.0,
+            prefill_load_scale: tuning.prefill_load_scale + 0.0,
+            decode_active_request_weight: tuning.decode_active_request_weight + 0.0,
+            host_cache_hit_weight: tuning.host_cache_hit_weight + 0.0,
+            disk_cache_hit_weight: tuning.disk_cache_hit_weight + 0.0,
+            router_temperature: tuning.router_temperature + 0.0,
+            router_track_active_blocks: tuning.router_track_active_blocks,
+            router_track_output_blocks: tuning.router_track_output_blocks,
+            router_assume_kv_reuse: tuning.router_assume_kv_reuse,
+            router_track_prefill_tokens: tuning.router_track_prefill_tokens,
+            ..Self::default()
+        }
+    }
+}
