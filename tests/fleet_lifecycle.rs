@@ -17,8 +17,8 @@ use std::{
 
 use kvroute::{
     fleet::{
-        Fleet, IndexKey, RegistrationError, RouterConfig, SpecError, StreamSource, StreamState, StreamStatus,
-        Streams, WorkerSpec, WorkerType,
+        Fleet, FleetView, IndexKey, OnConfigMismatch, RegistrationError, RouterConfig, SetState, SetView,
+        SpecError, StreamSource, StreamState, StreamStatus, Streams, WorkerSpec, WorkerType,
     },
     hash::BlockSize,
     index::{IndexWriter, PrefixIndex, Scratch},
@@ -96,15 +96,16 @@ impl Streams for Recorder {
     }
 }
 
-fn fleet_with(config: RouterConfig) -> (Arc<Fleet>, Recorder) {
+fn fleet_with(config: RouterConfig, policy: OnConfigMismatch) -> (Arc<Fleet>, Recorder) {
     let recorder = Recorder::default();
-    let fleet = Arc::new(Fleet::new(config, Box::new(recorder.clone())));
+    let fleet = Fleet::new(config, Box::new(recorder.clone())).on_config_mismatch(policy);
+    let fleet = Arc::new(fleet);
     recorder.0.fleet.set(Arc::downgrade(&fleet)).unwrap();
     (fleet, recorder)
 }
 
 fn fleet() -> (Arc<Fleet>, Recorder) {
-    fleet_with(RouterConfig::default())
+    fleet_with(RouterConfig::default(), OnConfigMismatch::Stop)
 }
 
 fn spec(id: Option<u64>, model: &str, ranks: u32) -> WorkerSpec {
@@ -224,27 +225,153 @@ fn leases_run_out_unless_renewed_and_follow_the_last_registration() {
     assert!(!fleet.heartbeat(short) && fleet.heartbeat(kept));
 }
 
+fn mode(mode: Mode) -> Option<RouterConfig> {
+    Some(RouterConfig { mode, tuning: Tuning::default() })
+}
+
+fn only_set(view: &FleetView) -> &Arc<SetView> {
+    assert_eq!(view.sets.len(), 1);
+    &view.sets[0]
+}
+
+/// The workers that take requests now.
+fn admitted(fleet: &Fleet) -> Vec<u64> {
+    let (view, now) = (fleet.view(), fleet.now_ms());
+    let members = view.members().filter(|(set, member)| set.exclusion(member, now).is_none());
+    members.map(|(_, member)| member.worker.id.0).collect()
+}
+
+/// Why a worker takes no requests now.
+fn exclusion(fleet: &Fleet, id: u64) -> Option<Exclusion> {
+    let (view, now) = (fleet.view(), fleet.now_ms());
+    let (set, member) = view.members().find(|(_, member)| member.worker.id.0 == id).unwrap();
+    set.exclusion(member, now)
+}
+
 #[test]
 fn replicas_must_agree_in_effect_not_in_words() {
     let inherited = RouterConfig { mode: Mode::Kv, tuning: Tuning::default() };
-    let (fleet, _) = fleet_with(inherited.clone());
+    let (fleet, recorder) = fleet_with(inherited.clone(), OnConfigMismatch::Stop);
     fleet.register(spec(Some(1), "m", 1), None).unwrap();
     let says_the_same = WorkerSpec { router_config: Some(inherited), ..spec(Some(2), "m", 1) };
     fleet.register(says_the_same, None).unwrap();
+    assert_eq!((only_set(&fleet.view()).cohorts.len(), admitted(&fleet)), (1, vec![1, 2]));
 
-    let other_mode = RouterConfig { mode: Mode::Random, tuning: Tuning::default() };
-    let differs = WorkerSpec { router_config: Some(other_mode), block_size: 32, ..spec(Some(3), "m", 1) };
-    let error = fleet.register(differs.clone(), None).unwrap_err();
-    let RegistrationError::Conflict { fields, set } = &error else { panic!("{error}") };
-    assert_eq!((fields.as_slice(), set.model.as_str()), (&["block_size", "router_config"][..], "m"));
-    assert_eq!(fleet.view().sets[0].worker_count(), 2, "the set goes on as it was");
+    let differs = WorkerSpec { router_config: mode(Mode::Random), block_size: 32, ..spec(Some(3), "m", 1) };
+    fleet.register(differs.clone(), None).unwrap();
+    let view = fleet.view();
+    let set = only_set(&view);
+    assert_eq!((set.state(), set.cohorts.len()), (SetState::Conflict, 2));
+    assert_eq!(set.differing_fields(), ["block_size", "router_config.router_mode"]);
+    assert_eq!((admitted(&fleet), view.models()), (vec![], vec!["m"]), "known, though nobody serves it");
+    for id in 1..4 {
+        assert_eq!(exclusion(&fleet, id), Some(Exclusion::ConflictingConfiguration));
+    }
+    // Whoever waits is kept up to date, each in the index of its own hash rule.
+    let counts = |state: &State| (state.open.len(), state.indexes.len());
+    assert_eq!(counts(&recorder.0.state.lock()), (3, 2));
 
-    let elsewhere = WorkerSpec { id: Some(4), endpoint: "other".into(), ..differs.clone() };
+    let elsewhere = WorkerSpec { id: Some(4), endpoint: "other".into(), ..differs };
     fleet.register(elsewhere, None).unwrap();
     assert_eq!(fleet.view().route("m").unwrap().sets.len(), 2);
+    assert_eq!(admitted(&fleet), [4], "another set has no part in it");
+    fleet.remove(WorkerId(4));
+
     fleet.remove(WorkerId(1));
+    assert!(admitted(&fleet).is_empty());
     fleet.remove(WorkerId(2));
-    fleet.register(differs, None).expect("an empty set is founded anew, under the newcomer's card");
+    let view = fleet.view();
+    let set = only_set(&view);
+    assert_eq!((admitted(&fleet), set.state(), set.block_size.get()), (vec![3], SetState::Serving, 32));
+    assert_eq!((set.config.mode, set.selector.mode()), (Mode::Random, Mode::Random));
+    assert!(set.differing_fields().is_empty());
+}
+
+#[test]
+fn a_conflict_ends_when_a_lease_does() {
+    let (fleet, _) = fleet();
+    fleet.register(spec(Some(1), "m", 2), None).unwrap();
+    let other = WorkerSpec { max_model_len: Some(4096), ..spec(Some(2), "m", 1) };
+    fleet.register(other, Some(HOUR)).unwrap();
+    assert!(admitted(&fleet).is_empty());
+    fleet.expire_leases_at(Instant::now() + HOUR * 2);
+    assert_eq!((admitted(&fleet), only_set(&fleet.view()).max_model_len), (vec![1, 1], None));
+}
+
+#[test]
+fn a_worker_that_drains_holds_nobody_up() {
+    for policy in [OnConfigMismatch::Stop, OnConfigMismatch::KeepFirst] {
+        let (fleet, _) = fleet_with(RouterConfig::default(), policy);
+        fleet.register(spec(Some(1), "m", 1), None).unwrap();
+        fleet.register(WorkerSpec { router_config: mode(Mode::Kv), ..spec(Some(2), "m", 1) }, None).unwrap();
+        fleet.drain(WorkerId(1));
+        assert_eq!(admitted(&fleet), [2]);
+        assert_eq!(exclusion(&fleet, 1), Some(Exclusion::Draining));
+        fleet.drain(WorkerId(2));
+        assert_eq!((admitted(&fleet), only_set(&fleet.view()).state()), (vec![], SetState::Serving));
+    }
+}
+
+#[test]
+fn keep_first_changes_over_in_one_step_with_the_loads_of_before() {
+    let (fleet, _) = fleet_with(RouterConfig::default(), OnConfigMismatch::KeepFirst);
+    let new = |id| WorkerSpec { router_config: mode(Mode::Kv), ..spec(Some(id), "m", 1) };
+    for id in 1..3 {
+        fleet.register(spec(Some(id), "m", 1), None).unwrap();
+    }
+    for id in 3..5 {
+        fleet.register(new(id), None).unwrap();
+        assert_eq!(admitted(&fleet), [1, 2]);
+        assert_eq!(exclusion(&fleet, id), Some(Exclusion::ConflictingConfiguration));
+    }
+    assert_eq!(only_set(&fleet.view()).differing_fields(), ["router_config.router_mode"]);
+    let slot_of = |id| fleet.view().members().find(|(_, m)| m.worker.id.0 == id).unwrap().1.slot;
+    // A request that is still at a worker that waits, from a time when it did not.
+    let claim = kvroute::load::Claim { prefill_tokens: 7, ..kvroute::load::Claim::default() };
+    let booking = only_set(&fleet.view()).selector.loads().book(slot_of(3), &claim);
+    fleet.remove(WorkerId(1));
+    assert_eq!(admitted(&fleet), [2]);
+    let (before, mut changes) = (fleet.view().generation, fleet.changes());
+    fleet.remove(WorkerId(2));
+    assert!(changes.has_changed().unwrap() && *changes.borrow_and_update() == before + 1);
+    assert_eq!(
+        (admitted(&fleet), fleet.view().generation),
+        (vec![3, 4], before + 1),
+        "there was a view between"
+    );
+    let view = fleet.view();
+    let set = only_set(&view);
+    assert_eq!((set.config.mode, set.selector.loads().get(slot_of(3)).prefill_tokens), (Mode::Kv, 7));
+    drop(booking);
+    assert_eq!(set.selector.loads().total(), kvroute::load::SlotLoad::default());
+    // Whoever comes back with the old configuration comes after those who are there.
+    fleet.register(spec(Some(1), "m", 1), None).unwrap();
+    assert_eq!(admitted(&fleet), [3, 4]);
+}
+
+/// What several frontends hear in different orders they decide alike, if the cards say when they were rolled out.
+#[test]
+fn registration_times_on_cards_make_frontends_agree() {
+    let old = |id| WorkerSpec { registered_ms: Some(1_000), ..spec(Some(id), "m", 1) };
+    let new = |id| WorkerSpec {
+        registered_ms: Some(2_000),
+        router_config: mode(Mode::Kv),
+        ..spec(Some(id), "m", 1)
+    };
+    let specs = [old(1), old(2), new(3), new(4)];
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        let (fleet, _) = fleet_with(RouterConfig::default(), OnConfigMismatch::KeepFirst);
+        for position in order {
+            fleet.register(specs[position].clone(), None).unwrap();
+        }
+        let mut ids = admitted(&fleet);
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 2], "{order:?}");
+        assert_eq!(only_set(&fleet.view()).cohorts[0].registered_ms, 1_000);
+        // The first of them leaves: the cohort keeps its place.
+        fleet.remove(WorkerId(1));
+        assert_eq!(admitted(&fleet), [2]);
+    }
 }
 
 #[test]
@@ -265,7 +392,12 @@ fn an_adapter_is_a_model_of_its_own_and_a_name_stands_for_one_thing() {
     assert_eq!(route("sql"), Some((2, Some("sql"))));
     assert_eq!(route("poet"), Some((1, Some("poet"))));
 
-    for (model, adapters) in [("sql", &[][..]), ("other", &["base"][..]), ("other", &["sql"][..])] {
+    // Names of whoever waits are taken, too; in a conflict they are known, so that it can be named.
+    fleet.register(with(4, "base", "a", &["coder"]), None).unwrap();
+    assert_eq!(fleet.view().models(), ["base", "coder", "poet", "sql"]);
+    for (model, adapters) in
+        [("sql", &[][..]), ("other", &["base"][..]), ("other", &["sql"][..]), ("coder", &[][..])]
+    {
         let error = fleet.register(with(9, model, "c", adapters), None).unwrap_err();
         assert!(matches!(error, RegistrationError::NameTaken { .. }), "{model} {adapters:?}: {error}");
     }
@@ -323,63 +455,155 @@ fn indexes_of_models_that_are_gone_do_not_pile_up() {
 enum Step {
     Register {
         id: Option<u64>,
-        model: u8,
-        endpoint: u8,
-        ranks: u32,
+        of: About,
         lease_hours: Option<u32>,
         broken: Option<u32>,
     },
     Heartbeat(u64),
+    Drain(u64),
     Remove(u64),
     /// The clock stands at half past this hour.
     Expire(u32),
 }
 
+/// What a worker says of itself.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct About {
+    model: u8,
+    endpoint: u8,
+    ranks: u32,
+    /// One of [`CARDS`] cards; the first two are equal in effect.
+    card: u8,
+    registered_ms: Option<u64>,
+}
+
+const CARDS: u8 = 4;
+
+impl About {
+    fn spec(self, id: Option<u64>) -> WorkerSpec {
+        let spec = WorkerSpec {
+            endpoint: format!("e{}", self.endpoint),
+            registered_ms: self.registered_ms,
+            ..spec(id, &format!("m{}", self.model), self.ranks)
+        };
+        match self.card {
+            0 => spec,
+            1 => WorkerSpec { router_config: mode(RouterConfig::default().mode), ..spec },
+            2 => WorkerSpec { router_config: mode(Mode::Kv), ..spec },
+            _ => WorkerSpec { block_size: 32, ..spec },
+        }
+    }
+
+    fn set(self) -> (String, String) {
+        (format!("m{}", self.model), format!("e{}", self.endpoint))
+    }
+
+    /// Equal for cards that are equal in effect.
+    fn cohort(self) -> u8 {
+        self.card.max(1)
+    }
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let id = 1..6_u64;
-    let register = (
-        prop::option::weighted(0.7, id.clone()),
-        0..2_u8,
-        0..2_u8,
-        1..4_u32,
-        prop::option::weighted(0.6, 1..5_u32),
-        prop::option::weighted(0.2, 0..3_u32),
-    );
-    let register = register.prop_map(|(id, model, endpoint, ranks, lease_hours, broken)| Step::Register {
-        id,
+    let about = (0..2_u8, 0..2_u8, 1..4_u32, 0..CARDS, prop::option::weighted(0.5, 0..3_u64));
+    let about = about.prop_map(|(model, endpoint, ranks, card, registered_ms)| About {
         model,
         endpoint,
         ranks,
-        lease_hours,
-        broken,
+        card,
+        registered_ms,
     });
+    let register = (
+        prop::option::weighted(0.7, id.clone()),
+        about,
+        prop::option::weighted(0.6, 1..5_u32),
+        prop::option::weighted(0.2, 0..3_u32),
+    );
+    let register =
+        register.prop_map(|(id, of, lease_hours, broken)| Step::Register { id, of, lease_hours, broken });
     prop_oneof![
-        4 => register,
+        5 => register,
         1 => id.clone().prop_map(Step::Heartbeat),
+        1 => id.clone().prop_map(Step::Drain),
         2 => id.prop_map(Step::Remove),
         1 => (0..5_u32).prop_map(Step::Expire),
     ]
 }
 
+/// A worker as the model knows it.
+struct Known {
+    about: About,
+    lease_hours: Option<u32>,
+    draining: bool,
+}
+
 /// What a fleet is, said as plainly as possible.
 #[derive(Default)]
 struct Model {
-    workers: BTreeMap<u64, (u8, u8, u32, Option<u32>)>,
+    workers: BTreeMap<u64, Known>,
+    /// When each cohort of each set began; times that the cards do not say lie beyond all that they do.
+    began: BTreeMap<((String, String), u8), u64>,
+    arrivals: u64,
     /// The most slots that were ever in use at once.
     peak: usize,
 }
 
 impl Model {
+    fn join(&mut self, id: u64, about: About, lease_hours: Option<u32>) -> bool {
+        self.arrivals += 1;
+        let time = about.registered_ms.unwrap_or(1_000 + self.arrivals);
+        let began = self.began.entry((about.set(), about.cohort())).or_insert(time);
+        *began = time.min(*began);
+        self.workers.insert(id, Known { about, lease_hours, draining: false }).is_none()
+    }
+
+    fn retain(&mut self, stays: impl Fn(u64, &Known) -> bool) -> Vec<u64> {
+        let gone = self.workers.extract_if(.., |id, known| !stays(*id, known));
+        let gone = gone.map(|(id, _)| id).collect();
+        let present: BTreeSet<_> =
+            self.workers.values().map(|known| (known.about.set(), known.about.cohort())).collect();
+        self.began.retain(|cohort, _| present.contains(cohort));
+        gone
+    }
+
     /// Who should be in the view: model, endpoint, worker, rank.
     fn members(&self) -> BTreeSet<(String, String, u64, u32)> {
-        let ranks = |(&id, &(model, endpoint, ranks, _)): (&u64, &(u8, u8, u32, Option<u32>))| {
-            (0..ranks).map(move |rank| (format!("m{model}"), format!("e{endpoint}"), id, rank))
+        let ranks = |(&id, known): (&u64, &Known)| {
+            let (model, endpoint) = known.about.set();
+            (0..known.about.ranks).map(move |rank| (model.clone(), endpoint.clone(), id, rank))
         };
         self.workers.iter().flat_map(ranks).collect()
     }
+
+    /// Who should take requests in the set of that key. Of cohorts that began together `name` decides.
+    fn admitted<N: Ord>(
+        &self,
+        set: &(String, String),
+        policy: OnConfigMismatch,
+        name: impl Fn(u8) -> N,
+    ) -> Option<u8> {
+        let here = || self.began.keys().filter(|(of, _)| of == set).map(|&(_, cohort)| cohort);
+        let stays = |cohort: &u8| {
+            let mut workers = self.workers.values();
+            workers
+                .any(|known| !known.draining && known.about.set() == *set && known.about.cohort() == *cohort)
+        };
+        let staying: Vec<_> = here().filter(stays).collect();
+        if policy == OnConfigMismatch::Stop && staying.len() > 1 {
+            return None;
+        }
+        let from = if staying.is_empty() { here().collect() } else { staying };
+        from.into_iter().min_by_key(|&cohort| (self.began[&(set.clone(), cohort)], name(cohort)))
+    }
 }
 
-fn check(fleet: &Fleet, recorder: &Recorder, model: &Model) -> Result<(), TestCaseError> {
+fn check(
+    fleet: &Fleet,
+    recorder: &Recorder,
+    model: &Model,
+    policy: OnConfigMismatch,
+) -> Result<(), TestCaseError> {
     let view = fleet.view();
     let members: BTreeSet<_> = view
         .members()
@@ -397,58 +621,109 @@ fn check(fleet: &Fleet, recorder: &Recorder, model: &Model) -> Result<(), TestCa
     let open: BTreeSet<_> = state.open.keys().copied().collect();
     prop_assert_eq!(open, distinct, "streams are open for the members and for nobody else");
     prop_assert_eq!(view.sets.iter().filter(|set| set.members.is_empty()).count(), 0);
-    let served: BTreeSet<_> = model.workers.values().map(|worker| format!("m{}", worker.0)).collect();
+    let served: BTreeSet<_> = model.workers.values().map(|known| known.about.set().0).collect();
     prop_assert_eq!(view.models(), served.iter().map(String::as_str).collect::<Vec<_>>());
+    for set in &view.sets {
+        check_set(fleet, model, policy, set)?;
+    }
+    Ok(())
+}
+
+fn check_set(
+    fleet: &Fleet,
+    model: &Model,
+    policy: OnConfigMismatch,
+    set: &SetView,
+) -> Result<(), TestCaseError> {
+    let key = (set.key.model.clone(), set.key.endpoint.clone());
+    let cohort_of = |id: u64| model.workers[&id].about.cohort();
+    let fingerprint = |cohort: u8| {
+        let mut members = set.members.iter();
+        members.find(|member| cohort_of(member.worker.id.0) == cohort).unwrap().cohort.fingerprint
+    };
+    let expected = model.admitted(&key, policy, fingerprint);
+    prop_assert_eq!(set.admitted, expected.map(fingerprint));
+    prop_assert_eq!(set.state(), if expected.is_some() { SetState::Serving } else { SetState::Conflict });
+    let present: BTreeSet<_> = set.members.iter().map(|member| cohort_of(member.worker.id.0)).collect();
+    prop_assert_eq!(set.cohorts.len(), present.len());
+    prop_assert_eq!(set.differing_fields().is_empty(), present.len() == 1);
+    for member in &set.members {
+        let known = &model.workers[&member.worker.id.0];
+        let cohort = known.about.cohort();
+        prop_assert_eq!(member.cohort.fingerprint, fingerprint(cohort));
+        let exclusion = match expected {
+            _ if known.draining => Some(Exclusion::Draining),
+            Some(admitted) if admitted == cohort => None,
+            _ => Some(Exclusion::ConflictingConfiguration),
+        };
+        prop_assert_eq!(set.exclusion(member, fleet.now_ms()), exclusion);
+        // One account of what everybody is doing, whoever decides.
+        prop_assert!(Arc::ptr_eq(member.cohort.selector.loads(), set.selector.loads()));
+        if exclusion.is_none() {
+            prop_assert!(Arc::ptr_eq(&member.cohort.selector, &set.selector));
+            prop_assert_eq!(
+                set.config.mode,
+                if cohort == 2 { Mode::Kv } else { RouterConfig::default().mode }
+            );
+            prop_assert_eq!(set.block_size.get(), if cohort == 3 { 32 } else { 16 });
+        }
+    }
     Ok(())
 }
 
 proptest! {
     #[test]
-    fn whatever_happens_the_view_is_who_is_there(steps in prop::collection::vec(step(), 1..60)) {
-        let (fleet, recorder) = fleet();
+    fn whatever_happens_the_view_is_who_is_there(
+        steps in prop::collection::vec(step(), 1..60),
+        keep_first in any::<bool>(),
+    ) {
+        let policy = if keep_first { OnConfigMismatch::KeepFirst } else { OnConfigMismatch::Stop };
+        let (fleet, recorder) = fleet_with(RouterConfig::default(), policy);
         let (start, mut model) = (Instant::now(), Model::default());
         for step in steps {
             match step {
-                Step::Register { id, model: m, endpoint, ranks, lease_hours, broken } => {
-                    let spec = WorkerSpec {
-                        endpoint: format!("e{endpoint}"),
-                        ..spec(id, &format!("m{m}"), ranks)
-                    };
-                    model.peak = model.peak.max(model.members().len() + ranks as usize);
+                Step::Register { id, of, lease_hours, broken } => {
+                    model.peak = model.peak.max(model.members().len() + of.ranks as usize);
                     recorder.0.state.lock().broken = broken.into_iter().collect();
                     let present = id.and_then(|id| model.workers.get_mut(&id));
-                    let fails = broken.is_some_and(|rank| rank < ranks);
-                    let result = fleet.register(spec, lease_hours.map(|hours| HOUR * hours));
+                    let fails = broken.is_some_and(|rank| rank < of.ranks);
+                    let result = fleet.register(of.spec(id), lease_hours.map(|hours| HOUR * hours));
                     match (present, result) {
                         (Some(known), Ok(_)) => {
-                            prop_assert_eq!((known.0, known.1, known.2), (m, endpoint, ranks));
-                            known.3 = known.3.and(lease_hours);
+                            prop_assert_eq!(known.about, of);
+                            known.lease_hours = known.lease_hours.and(lease_hours);
                         }
                         (Some(known), Err(RegistrationError::IdTaken { .. })) => {
-                            prop_assert_ne!((known.0, known.1, known.2), (m, endpoint, ranks));
+                            prop_assert_ne!(known.about, of);
                         }
                         (None, Ok(given)) => {
                             prop_assert!(!fails && id.is_none_or(|id| id == given.0));
-                            let before = model.workers.insert(given.0, (m, endpoint, ranks, lease_hours));
-                            prop_assert_eq!(before, None, "an id was given out twice");
+                            prop_assert!(model.join(given.0, of, lease_hours), "an id was given out twice");
                         }
                         (None, Err(RegistrationError::Stream(_))) => prop_assert!(fails),
                         (_, result) => prop_assert!(false, "{:?}", result),
                     }
                 }
                 Step::Heartbeat(id) => prop_assert_eq!(fleet.heartbeat(WorkerId(id)), model.workers.contains_key(&id)),
-                Step::Remove(id) => prop_assert_eq!(fleet.remove(WorkerId(id)), model.workers.remove(&id).is_some()),
+                Step::Drain(id) => {
+                    let known = model.workers.get_mut(&id);
+                    prop_assert_eq!(fleet.drain(WorkerId(id)), known.is_some());
+                    if let Some(known) = known {
+                        known.draining = true;
+                    }
+                }
+                Step::Remove(id) => {
+                    let gone = model.retain(|known, _| known != id);
+                    prop_assert_eq!(fleet.remove(WorkerId(id)), gone == [id]);
+                }
                 Step::Expire(hours) => {
                     // Real time hardly moves while this runs, so leases all began at the start.
                     let expired = fleet.expire_leases_at(start + HOUR * hours + HOUR / 2);
-                    let over = |worker: &(u8, u8, u32, Option<u32>)| worker.3.is_some_and(|lease| lease <= hours);
-                    let expected: Vec<_> =
-                        model.workers.iter().filter(|(_, worker)| over(worker)).map(|(&id, _)| WorkerId(id)).collect();
-                    prop_assert_eq!(expired, expected);
-                    model.workers.retain(|_, worker| !over(worker));
+                    let gone = model.retain(|_, known| known.lease_hours.is_none_or(|lease| lease > hours));
+                    prop_assert_eq!(expired, gone.into_iter().map(WorkerId).collect::<Vec<_>>());
                 }
             }
-            check(&fleet, &recorder, &model)?;
+            check(&fleet, &recorder, &model, policy)?;
         }
     }
 }

@@ -176,19 +176,21 @@ async fn the_same_description_renews_and_another_is_refused() {
 
     let other = WorkerSpec { id: Some(8), ..newcomer };
     let config = json!({ "router_mode": "kv", "kv_router_config": { "overlap_score_credit": 2.0 } });
-    for (key, value) in [
-        ("block_size", json!(32)),
-        ("max_model_len", json!(4096)),
-        ("eagle", json!(true)),
-        ("lora_adapters", json!(["a"])),
-        ("router_config", config),
+    for (key, value, field) in [
+        ("block_size", json!(32), "block_size"),
+        ("max_model_len", json!(4096), "max_model_len"),
+        ("eagle", json!(true), "eagle"),
+        ("lora_adapters", json!(["a"]), "lora_adapters"),
+        ("router_config", config, "router_config.kv_router_config.overlap_score_credit"),
     ] {
         let mut body = description(&other, 60.0);
         body[key] = value;
-        let conflict = rig.ask("/v1/workers", &body).await;
-        assert_eq!(conflict.status, 409, "{key}: {}", conflict.text);
-        let text = message(&conflict);
-        assert!(text.contains(&format!("other values of {key};")) && text.contains("component"), "{text}");
+        // It is taken in, and told why it gets no requests.
+        let differs = rig.ask("/v1/workers", &body).await;
+        let told = (&differs.json["excluded"], &differs.json["differing_fields"]);
+        assert_eq!(differs.status, 201, "{key}: {}", differs.text);
+        assert_eq!(told, (&json!("conflicting_configuration"), &json!([field])), "{key}");
+        assert_eq!(send(&rig, Method::DELETE, "/v1/workers/8").await.status, 200);
     }
     // Under another component it is a set of its own.
     let mut body = description(&other, 60.0);

@@ -63,7 +63,8 @@ pub async fn assemble(plan: FrontendPlan) -> Result<Frontend, AssembleError> {
 /// The same with tokenizers that are loaded already, in place of the plan's.
 pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Result<Frontend, AssembleError> {
     let streams = FleetStreams::new(StreamSettings::default());
-    let fleet = Arc::new(Fleet::new(plan.router.clone(), Box::new(streams.clone())));
+    let fleet = Fleet::new(plan.router.clone(), Box::new(streams.clone()));
+    let fleet = Arc::new(fleet.on_config_mismatch(plan.settings.on_config_mismatch));
     for spec in plan.workers {
         let url = spec.url.clone();
         fleet.register(spec, None).map_err(|error| AssembleError::Worker { url, error: Box::new(error) })?;

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::file::{ConfigFile, FileError, ModelEntry};
 use crate::{
-    fleet::{RouterConfig, WorkerSpec},
+    fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::FrontendSettings,
 };
 
@@ -54,6 +54,10 @@ pub struct FrontendArgs {
     /// Seconds from the request to the first byte of the worker's answer; 0 waits for ever [default: 600]
     #[arg(long, env = "KVROUTE_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub first_byte_timeout: Option<u64>,
+    /// What becomes of a worker set whose members' cards differ: stop (it takes no requests until they agree) or
+    /// keep-first (those registered first serve until they left, then the next) [default: stop]
+    #[arg(long, env = "KVROUTE_ON_CONFIG_MISMATCH", value_name = "POLICY", help_heading = WORKERS)]
+    pub on_config_mismatch: Option<OnConfigMismatch>,
     /// Other workers to try when one cannot be reached [default: 2]
     #[arg(long, env = "KVROUTE_RETRIES", value_name = "N", help_heading = LIMITS)]
     pub retries: Option<u32>,
@@ -177,6 +181,10 @@ impl FrontendArgs {
             max_body_bytes: self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes),
             drain_timeout: seconds(self.drain_timeout.or(below.drain_timeout), default.drain_timeout),
             retries: self.retries.or(below.retries).unwrap_or(default.retries),
+            on_config_mismatch: self
+                .on_config_mismatch
+                .or(below.on_config_mismatch)
+                .unwrap_or(default.on_config_mismatch),
             upstream,
         })
     }
@@ -210,7 +218,7 @@ fn parse_worker(text: &str) -> Result<WorkerSpec, ConfigError> {
 /// The value of a key of `--worker`. A model may be called `7` or `true`, so the key decides, not the text.
 fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
     match key {
-        "id" | "block_size" | "first_rank" | "ranks" | "max_model_len" => text
+        "id" | "block_size" | "first_rank" | "ranks" | "max_model_len" | "registered_ms" => text
             .parse()
             .map(toml::Value::Integer)
             .map_err(|_| format!("{key} = '{text}' is not a whole number that fits")),
@@ -248,6 +256,20 @@ mod tests {
         assert_eq!(plan.settings.public.port(), 9);
         assert_eq!(plan.settings.admin.port(), 2);
         assert_eq!(plan.settings.max_body_bytes, FrontendSettings::default().max_body_bytes);
+    }
+
+    #[test]
+    fn what_a_mismatch_does_is_one_of_two_words() {
+        let policy =
+            |file: &str| toml::from_str::<ConfigFile>(file).map(|file| file.frontend.on_config_mismatch);
+        let keep_first = "[frontend]\non_config_mismatch = 'keep-first'";
+        assert_eq!(policy(keep_first).unwrap(), Some(OnConfigMismatch::KeepFirst));
+        assert!(policy("[frontend]\non_config_mismatch = 'keep_first'").is_err());
+        let settings = |args: FrontendArgs| plan(keep_first, args, &[]).unwrap().settings.on_config_mismatch;
+        assert_eq!(settings(FrontendArgs::default()), OnConfigMismatch::KeepFirst);
+        let stop = FrontendArgs { on_config_mismatch: "stop".parse().ok(), ..FrontendArgs::default() };
+        assert_eq!(settings(stop), OnConfigMismatch::Stop);
+        assert!("first".parse::<OnConfigMismatch>().unwrap_err().contains("stop and keep-first"));
     }
 
     #[test]

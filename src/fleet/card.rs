@@ -1,8 +1,9 @@
 //! The card: what a worker says about the model that it serves.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::{router_config::RouterConfig, worker_set::SetKey};
+use super::{fingerprint::canonical, router_config::RouterConfig, worker_set::SetKey};
 
 /// What a worker is for in a prefill/decode deployment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -33,7 +34,7 @@ impl WorkerType {
 }
 
 /// Everything a worker advertises that routing depends on. Facts of the single instance (its address, its
-/// event endpoints) are not on the card: replicas of one set have equal cards.
+/// event endpoints) are not on the card: replicas of one set are meant to have equal cards.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Card {
     /// The worker set that it belongs to.
@@ -51,23 +52,82 @@ pub struct Card {
 }
 
 impl Card {
-    /// The names of the fields in which `self` and `other` differ, of those that must be equal within a
-    /// worker set. Two cards may stand side by side only if this is empty. What counts of the routing
-    /// configuration is its effect: a card without one has `inherited`.
+    /// The configuration that routing under this card follows: its own as a whole, else the frontend's. What one
+    /// accelerator is worth in CPUs is not the card's to say; it is always the frontend's.
     #[must_use]
-    pub fn differing_fields(&self, other: &Self, inherited: &RouterConfig) -> Vec<&'static str> {
-        let mut fields = Vec::new();
-        let mut compare = |name, equal: bool| {
-            if !equal {
-                fields.push(name);
-            }
-        };
-        compare("block_size", self.block_size == other.block_size);
-        compare("eagle", self.eagle == other.eagle);
-        compare("lora_adapters", self.lora_adapters == other.lora_adapters);
-        compare("max_model_len", self.max_model_len == other.max_model_len);
-        let effective = |card: &Self| card.router_config.as_ref().unwrap_or(inherited).clone();
-        compare("router_config", effective(self) == effective(other));
-        fields
+    pub fn effective_config(&self, frontend: &RouterConfig) -> RouterConfig {
+        let mut config = self.router_config.as_ref().unwrap_or(frontend).clone();
+        config.tuning.accelerator_to_cpu_ratio = frontend.tuning.accelerator_to_cpu_ratio;
+        config
+    }
+
+    /// Everything that must be equal for two workers to take requests side by side; the one list of it. What makes
+    /// the set (model, address, surfaces, role) is equal anyway. What counts of the routing configuration is its
+    /// effect, so that a card which advertises what the frontend has equals one that advertises nothing.
+    pub(super) fn routing_facts(&self, frontend: &RouterConfig) -> Value {
+        canonical(json!({
+            "block_size": self.block_size,
+            "eagle": self.eagle,
+            "lora_adapters": self.lora_adapters,
+            "max_model_len": self.max_model_len,
+            "router_config": self.effective_config(frontend),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fleet::{WorkerSpec, fingerprint::Fingerprint},
+        select::{Mode, Tuning},
+    };
+
+    fn fingerprint(card: &Card, frontend: &RouterConfig) -> Fingerprint {
+        Fingerprint::of(&card.routing_facts(frontend))
+    }
+
+    #[test]
+    fn every_field_of_the_list_counts() {
+        let frontend = RouterConfig::default();
+        let plain = WorkerSpec::new("http://h:1", "m").card();
+        let mut changed = vec![
+            Card { block_size: 32, ..plain.clone() },
+            Card { eagle: true, ..plain.clone() },
+            Card { lora_adapters: vec!["a".into()], ..plain.clone() },
+            Card { max_model_len: Some(4096), ..plain.clone() },
+        ];
+        for mode in Mode::ALL.into_iter().filter(|mode| *mode != frontend.mode) {
+            let config = RouterConfig { mode, tuning: Tuning::default() };
+            changed.push(Card { router_config: Some(config), ..plain.clone() });
+        }
+        let tuning = Tuning { router_temperature: 0.5, ..Tuning::default() };
+        changed.push(Card {
+            router_config: Some(RouterConfig { mode: frontend.mode, tuning }),
+            ..plain.clone()
+        });
+        let mut seen = vec![fingerprint(&plain, &frontend)];
+        for card in changed {
+            let fingerprint = fingerprint(&card, &frontend);
+            assert!(!seen.contains(&fingerprint), "{card:?}");
+            seen.push(fingerprint);
+        }
+    }
+
+    #[test]
+    fn what_is_equal_in_effect_is_equal() {
+        let tuning = Tuning { overlap_score_credit: 0.0, ..Tuning::default() };
+        let frontend = RouterConfig { mode: Mode::Kv, tuning };
+        let silent = WorkerSpec::new("http://h:1", "m").card();
+        let negative_zero = Tuning { overlap_score_credit: -0.0, ..tuning };
+        let other_ratio = Tuning { accelerator_to_cpu_ratio: std::num::NonZeroU32::MIN, ..tuning };
+        for tuning in [tuning, negative_zero, other_ratio] {
+            let says =
+                Card { router_config: Some(RouterConfig { mode: Mode::Kv, tuning }), ..silent.clone() };
+            assert_eq!(fingerprint(&says, &frontend), fingerprint(&silent, &frontend), "{tuning:?}");
+        }
+        // Who inherits follows the frontend; who advertises does not.
+        let elsewhere = RouterConfig::default();
+        assert_ne!(fingerprint(&silent, &elsewhere), fingerprint(&silent, &frontend));
     }
 }

@@ -2,15 +2,20 @@
 //!
 //! A worker enters by a file, a flag or an HTTP registration with a [`WorkerSpec`]: where it is reached, and the
 //! [`Card`] of what it serves. Workers whose cards share a [`SetKey`] form a worker set, which has one routing
-//! configuration: the one its card advertises, else the frontend's. The [`Fleet`] publishes a [`FleetView`] on
-//! every change; a request takes the view once and decides on that.
+//! configuration: the one its cards advertise, else the frontend's. Members whose cards agree in effect are a
+//! [`Cohort`]. A set with several of them admits none, or the one registered first ([`OnConfigMismatch`]); the others
+//! keep their slots, streams and blocks up to date, so that they can be admitted at any moment. The [`Fleet`]
+//! publishes a [`FleetView`] on every change; a request takes the view once and decides on that.
 //!
 //! The fleet opens no socket. Event streams are opened and closed through the [`Streams`] it is given.
 
 mod card;
+mod cohort;
 mod endpoint;
+mod fingerprint;
 mod kv_router_config;
 mod lease;
+mod mismatch;
 mod registration_error;
 mod registry;
 mod router_config;
@@ -21,12 +26,15 @@ mod worker_set;
 mod worker_spec;
 
 pub use card::{Card, WorkerType};
+pub use cohort::{Cohort, Standing};
 pub use endpoint::{EndpointError, EventEndpoint, StreamDirection};
+pub use fingerprint::Fingerprint;
+pub use mismatch::OnConfigMismatch;
 pub use registration_error::RegistrationError;
 pub use registry::Fleet;
 pub use router_config::{RouterConfig, RouterConfigError};
 pub use stream_status::{StreamState, StreamStatus, StreamTotals};
 pub use streams::{IndexKey, StreamSource, Streams};
 pub use view::{FleetView, ModelRoute, RankMember, SetView, WorkerInfo};
-pub use worker_set::{ConfigSource, SetKey};
+pub use worker_set::{ConfigSource, SetKey, SetState};
 pub use worker_spec::{DeviceKind, SpecError, WorkerSpec};

@@ -19,17 +19,6 @@ pub enum RegistrationError {
         /// Who has it.
         url: String,
     },
-    /// Its set stands under another card.
-    #[error(
-        "worker set {set} exists with other values of {}; replicas of one set must agree: register under another \
-         endpoint or component, or remove the set's workers first", fields.join(", ")
-    )]
-    Conflict {
-        /// The set.
-        set: Box<SetKey>,
-        /// The card fields in which they differ.
-        fields: Vec<&'static str>,
-    },
     /// A name of its card stands for something else already.
     #[error(
         "the name '{name}' is served already by worker set {set} as another model or adapter; a name stands for one \

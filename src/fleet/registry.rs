@@ -2,18 +2,22 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use ahash::AHashMap;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tracing::{error, info, warn};
+use tokio::sync::watch;
+use tracing::{info, warn};
 
 use super::{
     card::Card,
+    cohort::Cohort,
     endpoint::EventEndpoint,
+    fingerprint::Fingerprint,
     lease::Leases,
+    mismatch::OnConfigMismatch,
     registration_error::RegistrationError,
     router_config::RouterConfig,
     stream_status::{StreamState, StreamStatus},
@@ -24,6 +28,7 @@ use super::{
 };
 use crate::{
     index::PrefixIndex,
+    load::Loads,
     slot::{Rank, Slot, SlotAllocator, WorkerId},
 };
 
@@ -32,16 +37,12 @@ struct Worker {
     set: SetKey,
 }
 
-/// A rank that is out of every view and has yet to be closed.
-struct Leaving {
-    key: IndexKey,
-    member: Arc<RankMember>,
-}
-
 #[derive(Default)]
 struct Registry {
     slots: SlotAllocator,
     next_id: u64,
+    /// When the last worker came, on [`Registry::arrival_ms`]'s clock.
+    last_arrival_ms: u64,
     generation: u64,
     workers: AHashMap<WorkerId, Worker>,
     indexes: AHashMap<IndexKey, PrefixIndex>,
@@ -51,15 +52,18 @@ struct Registry {
 
 /// All workers, with a view for requests. Share it in an `Arc`.
 ///
-/// Registering, removing and expiring wait for threads to start and end, one change at a time: call them where
-/// blocking is allowed. Everything else, requests above all, takes the view and waits for none of it.
+/// Registering, draining, removing and expiring wait for threads to start and end, one change at a time: call them
+/// where blocking is allowed. Everything else, requests above all, takes the view and waits for none of it.
 pub struct Fleet {
     /// Held for as long as a change takes, streams included, so that their calls keep the order of the changes.
     registry: Mutex<Registry>,
     leases: Leases,
     view: ArcSwap<FleetView>,
+    /// The generation of the view, sent after the view is there.
+    changes: watch::Sender<u64>,
     streams: Box<dyn Streams>,
-    frontend_config: Arc<RouterConfig>,
+    frontend_config: RouterConfig,
+    on_config_mismatch: OnConfigMismatch,
     epoch: Instant,
 }
 
@@ -73,17 +77,26 @@ const MANY_INDEXES: usize = 32;
 const SHARDS: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN;
 
 impl Fleet {
-    /// An empty fleet, whose sets inherit `frontend_config` unless their cards say otherwise.
+    /// An empty fleet, whose sets inherit `frontend_config` unless their cards say otherwise, and stop when their
+    /// members disagree.
     #[must_use]
     pub fn new(frontend_config: RouterConfig, streams: Box<dyn Streams>) -> Self {
         Self {
             registry: Mutex::new(Registry { next_id: 1, ..Registry::default() }),
             leases: Leases::default(),
             view: ArcSwap::from_pointee(FleetView::default()),
+            changes: watch::Sender::new(0),
             streams,
-            frontend_config: Arc::new(frontend_config),
+            frontend_config,
+            on_config_mismatch: OnConfigMismatch::default(),
             epoch: Instant::now(),
         }
+    }
+
+    /// The same with what becomes of sets whose members disagree.
+    #[must_use]
+    pub fn on_config_mismatch(self, policy: OnConfigMismatch) -> Self {
+        Self { on_config_mismatch: policy, ..self }
     }
 
     /// The fleet now. Take it once a request.
@@ -92,9 +105,16 @@ impl Fleet {
         self.view.load_full()
     }
 
+    /// Hears of every new view, by its generation; the view is there by then. Subscribe before looking at the view
+    /// that is not good enough, or the change in between goes unheard.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     /// The configuration that sets inherit.
     #[must_use]
-    pub fn frontend_config(&self) -> &RouterConfig {
+    pub const fn frontend_config(&self) -> &RouterConfig {
         &self.frontend_config
     }
 
@@ -133,15 +153,16 @@ impl Fleet {
             self.leases.grant(id, lease, Instant::now());
             return Ok(id);
         }
-        let set = self.set_for(&mut registry, &checked)?;
+        let cohort = self.cohort_for(&mut registry, &checked)?;
         let id = registry.take_id(spec.id);
         // With its id, so that a worker that was given one can register again under it.
         spec.id = Some(id.0);
-        let info = Arc::new(WorkerInfo::new(id, checked.url.clone(), spec));
-        let members = self.open_ranks(&mut registry, &info, &checked, set)?;
-        info!(worker = %id, url = %info.url, set = %registry.sets[set].key, "worker joined");
-        registry.sets[set].members.extend(members);
-        let key = registry.sets[set].key.clone();
+        let registered_ms = registry.arrival_ms(spec.registered_ms);
+        let info = Arc::new(WorkerInfo::new(id, checked.url.clone(), spec, registered_ms));
+        let members = self.open_ranks(&mut registry, &info, &checked, &cohort)?;
+        let key = checked.card.set;
+        info!(worker = %id, url = %info.url, set = %key, fingerprint = %cohort.fingerprint, "worker joined");
+        registry.set_mut(&key, &cohort).join(&cohort, members, registered_ms);
         registry.workers.insert(id, Worker { info, set: key });
         self.leases.grant(id, lease, Instant::now());
         self.publish(&mut registry);
@@ -153,14 +174,19 @@ impl Fleet {
         self.leases.renew(id, Instant::now())
     }
 
-    /// Keeps new requests away from a worker; those in flight finish. False if there is no such worker.
+    /// Keeps new requests away from a worker; those in flight finish. False if there is no such worker. A worker
+    /// that drains has no say in its set's configuration any more: members that waited for it are admitted.
     pub fn drain(&self, id: WorkerId) -> bool {
-        let view = self.view.load();
-        let worker = view.worker(id);
-        if let Some(worker) = worker {
-            worker.drain();
+        let mut registry = self.registry.lock();
+        let Some(worker) = registry.workers.get(&id) else { return false };
+        let (info, key) = (Arc::clone(&worker.info), worker.set.clone());
+        if let Some(set) = registry.sets.iter_mut().find(|set| set.key == key) {
+            set.drain(id);
         }
-        worker.is_some()
+        // The view first: who finds nobody left to send to can then find the successors.
+        self.publish(&mut registry);
+        info.drain();
+        true
     }
 
     /// Lets a worker go, with everything that was known of it. False if there is no such worker.
@@ -194,32 +220,24 @@ impl Fleet {
         expired
     }
 
-    /// The position of the set that the worker belongs to, founding it if it is the first.
-    fn set_for(&self, registry: &mut Registry, checked: &CheckedSpec) -> Result<usize, RegistrationError> {
-        let key = checked.card.set.clone();
-        if let Some(position) = registry.sets.iter().position(|set| set.key == key) {
-            let set = &registry.sets[position];
-            let fields = set.card.differing_fields(&checked.card, &self.frontend_config);
-            if fields.is_empty() {
-                return Ok(position);
-            }
-            error!(
-                set = %key, url = %checked.url, fields = fields.join(", "), members = set.worker_ids(),
-                "worker refused: it differs from the members of its set"
-            );
-            return Err(RegistrationError::Conflict { set: Box::new(key), fields });
+    /// The cohort that the worker belongs to, built if it is the first of it. It is in no set yet.
+    fn cohort_for(
+        &self,
+        registry: &mut Registry,
+        checked: &CheckedSpec,
+    ) -> Result<Arc<Cohort>, RegistrationError> {
+        let card = &checked.card;
+        let facts = card.routing_facts(&self.frontend_config);
+        let set = registry.sets.iter().find(|set| set.key == card.set);
+        if let Some(known) = set.and_then(|set| set.cohort(Fingerprint::of(&facts))) {
+            return Ok(Arc::clone(known));
         }
-        if let Some((name, set)) = registry.name_taken(&checked.card) {
+        let loads = set.map_or_else(Loads::new, |set| Arc::clone(&set.loads));
+        if let Some((name, set)) = registry.name_taken(card) {
             return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
         }
-        let index = self.index_for(registry, &IndexKey::of(&checked.card));
-        registry.sets.push(WorkerSet::found(
-            checked.card.clone(),
-            checked.block_size,
-            index,
-            &self.frontend_config,
-        ));
-        Ok(registry.sets.len() - 1)
+        let index = self.index_for(registry, &IndexKey::of(card));
+        Ok(Arc::new(Cohort::of(card, facts, checked.block_size, &self.frontend_config, index, loads)))
     }
 
     /// The index of a key. Indexes stay when their sets are gone, since a set often comes back; but each has a
@@ -245,20 +263,18 @@ impl Fleet {
         registry: &mut Registry,
         info: &Arc<WorkerInfo>,
         checked: &CheckedSpec,
-        set: usize,
+        cohort: &Arc<Cohort>,
     ) -> Result<Vec<Arc<RankMember>>, RegistrationError> {
-        let key = registry.sets[set].index_key.clone();
         let mut members = Vec::new();
         for rank in info.spec.first_rank..info.spec.first_rank + info.spec.ranks {
             let slot = registry.slots.allocate();
-            match self.open_rank(&key, info, checked, Rank(rank), slot) {
+            match self.open_rank(cohort, info, checked, Rank(rank), slot) {
                 Ok(member) => members.push(member),
                 Err(error) => {
                     registry.slots.release(slot);
                     for member in members {
-                        self.close_rank(registry, &key, &member);
+                        self.close_rank(registry, &member);
                     }
-                    registry.drop_empty_sets();
                     return Err(error);
                 }
             }
@@ -268,7 +284,7 @@ impl Fleet {
 
     fn open_rank(
         &self,
-        key: &IndexKey,
+        cohort: &Arc<Cohort>,
         info: &Arc<WorkerInfo>,
         checked: &CheckedSpec,
         rank: Rank,
@@ -292,15 +308,14 @@ impl Fleet {
                 block_size: checked.block_size,
                 eagle: checked.card.eagle,
             };
+            let key = &cohort.index_key;
             self.streams.open(key, source, Arc::clone(&status)).map_err(RegistrationError::Stream)?;
         }
-        let class = info.spec.device.class();
-        let worker = Arc::clone(info);
-        Ok(Arc::new(RankMember::new(slot, worker, rank, class, status)))
+        Ok(Arc::new(RankMember::new(slot, Arc::clone(info), Arc::clone(cohort), rank, status)))
     }
 
-    fn close_rank(&self, registry: &mut Registry, key: &IndexKey, member: &RankMember) {
-        self.streams.close(key, member.slot);
+    fn close_rank(&self, registry: &mut Registry, member: &RankMember) {
+        self.streams.close(&member.cohort.index_key, member.slot);
         member.status.set_state(StreamState::Absent);
         registry.slots.release(member.slot);
     }
@@ -316,18 +331,22 @@ impl Fleet {
         for &id in ids {
             self.leases.end(id);
         }
-        registry.drop_empty_sets();
         self.publish(registry);
-        for Leaving { key, member } in &leaving {
-            self.close_rank(registry, key, member);
+        for member in &leaving {
+            self.close_rank(registry, member);
         }
     }
 
+    /// One store for all that changed: a set whose last admitted member left has the next cohort admitted in the
+    /// view in which it is gone.
     fn publish(&self, registry: &mut Registry) {
         registry.generation += 1;
-        let sets = registry.sets.iter().map(|set| Arc::new(set.view())).collect();
-        let adapters: Vec<_> = registry.sets.iter().map(|set| set.card.lora_adapters.clone()).collect();
-        self.view.store(Arc::new(FleetView::of(registry.generation, sets, &adapters)));
+        // A set without members is gone: the next worker of its key founds it anew.
+        registry.sets.retain(|set| !set.members.is_empty());
+        let views = registry.sets.iter_mut().filter_map(|set| set.publish(self.on_config_mismatch));
+        let sets = views.map(Arc::new).collect();
+        self.view.store(Arc::new(FleetView::of(registry.generation, sets)));
+        self.changes.send_replace(registry.generation);
     }
 }
 
@@ -345,22 +364,39 @@ impl Registry {
         id
     }
 
-    /// Takes a worker out of its set and drops its loads; its streams are still open then.
-    fn take_out(&mut self, id: WorkerId) -> Vec<Leaving> {
-        let Some(worker) = self.workers.remove(&id) else { return Vec::new() };
-        let Some(set) = self.sets.iter_mut().find(|set| set.key == worker.set) else { return Vec::new() };
-        let gone: Vec<_> = set.members.extract_if(.., |member| member.worker.id == id).collect();
-        for member in &gone {
-            set.selector.loads().forget(member.slot);
-        }
-        info!(worker = %id, "worker left");
-        gone.into_iter().map(|member| Leaving { key: set.index_key.clone(), member }).collect()
+    /// When a worker was registered: as it says itself, else now. Of two that say nothing the later one always has
+    /// the larger number, whatever happens to the clock, so that a newcomer never comes before an incumbent.
+    fn arrival_ms(&mut self, said: Option<u64>) -> u64 {
+        said.unwrap_or_else(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+            self.last_arrival_ms = now.max(self.last_arrival_ms.saturating_add(1));
+            self.last_arrival_ms
+        })
     }
 
-    /// Forgets the indexes that no set uses, and names them.
+    /// The set of a key, founded with the loads of `cohort` if there is none.
+    fn set_mut(&mut self, key: &SetKey, cohort: &Cohort) -> &mut WorkerSet {
+        let position = self.sets.iter().position(|set| set.key == *key).unwrap_or_else(|| {
+            self.sets.push(WorkerSet::new(key.clone(), Arc::clone(cohort.selector.loads())));
+            self.sets.len() - 1
+        });
+        &mut self.sets[position]
+    }
+
+    /// Takes a worker out of its set and drops its loads; its streams are still open then.
+    fn take_out(&mut self, id: WorkerId) -> Vec<Arc<RankMember>> {
+        let Some(worker) = self.workers.remove(&id) else { return Vec::new() };
+        let Some(set) = self.sets.iter_mut().find(|set| set.key == worker.set) else { return Vec::new() };
+        info!(worker = %id, "worker left");
+        set.leave(id)
+    }
+
+    /// Forgets the indexes that no cohort uses, and names them.
     fn drop_idle_indexes(&mut self) -> Vec<IndexKey> {
         let Self { indexes, sets, .. } = self;
-        let idle = indexes.extract_if(|key, _| sets.iter().all(|set| set.index_key != *key));
+        let cohorts = || sets.iter().flat_map(|set| &set.cohorts);
+        let idle = indexes.extract_if(|key, _| cohorts().all(|standing| standing.cohort.index_key != *key));
         idle.map(|(key, _)| key).collect()
     }
 
@@ -368,21 +404,14 @@ impl Registry {
     /// request for the name would go to one or the other by chance.
     fn name_taken(&self, card: &Card) -> Option<(String, SetKey)> {
         self.sets.iter().find_map(|set| {
-            let known = &set.card;
-            let adapters = card.lora_adapters.iter();
-            let mut clashes = adapters.filter(|&name| {
-                *name == known.set.model
-                    || (known.set.model != card.set.model && known.lora_adapters.contains(name))
+            let is_adapter = |name: &String| {
+                set.cohorts.iter().any(|standing| standing.cohort.lora_adapters.contains(name))
+            };
+            let mut clashes = card.lora_adapters.iter().filter(|&name| {
+                *name == set.key.model || (set.key.model != card.set.model && is_adapter(name))
             });
-            let name = clashes
-                .next()
-                .or_else(|| known.lora_adapters.contains(&card.set.model).then_some(&card.set.model));
+            let name = clashes.next().or_else(|| Some(&card.set.model).filter(|model| is_adapter(model)));
             Some((name?.clone(), set.key.clone()))
         })
-    }
-
-    /// A set without members is gone: the next worker of its key founds it anew, under its own card.
-    fn drop_empty_sets(&mut self) {
-        self.sets.retain(|set| !set.members.is_empty());
     }
 }

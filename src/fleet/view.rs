@@ -1,17 +1,22 @@
 //! What a request sees of the fleet: one immutable view, taken once.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use ahash::AHashMap;
 use http::Uri;
 
 use super::{
+    cohort::{Cohort, Standing, differing_fields},
+    fingerprint::Fingerprint,
     router_config::RouterConfig,
     stream_status::StreamStatus,
-    worker_set::{ConfigSource, SetKey},
+    worker_set::{ConfigSource, SetKey, SetState},
     worker_spec::WorkerSpec,
 };
 use crate::{
@@ -31,6 +36,8 @@ pub struct WorkerInfo {
     pub url: Uri,
     /// How it was announced.
     pub spec: WorkerSpec,
+    /// When it was registered, in milliseconds since the Unix epoch: as it says itself, else when it came here.
+    pub registered_ms: u64,
     /// Set when the worker is on its way out: in-flight requests finish, no new ones come.
     draining: AtomicBool,
     /// Milliseconds since the fleet's epoch until which the worker takes no requests, because one could not
@@ -39,9 +46,9 @@ pub struct WorkerInfo {
 }
 
 impl WorkerInfo {
-    pub(super) fn new(id: WorkerId, url: Uri, spec: WorkerSpec) -> Self {
+    pub(super) fn new(id: WorkerId, url: Uri, spec: WorkerSpec, registered_ms: u64) -> Self {
         let draining = AtomicBool::new(false);
-        Self { id, url, spec, draining, inhibited_until: AtomicU64::new(0) }
+        Self { id, url, spec, registered_ms, draining, inhibited_until: AtomicU64::new(0) }
     }
 
     /// Keeps new requests away for good.
@@ -76,6 +83,8 @@ pub struct RankMember {
     pub slot: Slot,
     /// Its worker.
     pub worker: Arc<WorkerInfo>,
+    /// Whom it agrees with.
+    pub cohort: Arc<Cohort>,
     /// Its rank.
     pub rank: Rank,
     /// What it computes on.
@@ -91,19 +100,20 @@ pub struct RankMember {
 }
 
 impl RankMember {
-    pub(super) const fn new(
+    pub(super) fn new(
         slot: Slot,
         worker: Arc<WorkerInfo>,
+        cohort: Arc<Cohort>,
         rank: Rank,
-        class: DeviceClass,
         status: Arc<StreamStatus>,
     ) -> Self {
+        let class = worker.spec.device.class();
         let (chosen, prompt_tokens, cached_tokens) =
             (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Self { slot, worker, rank, class, status, chosen, prompt_tokens, cached_tokens }
+        Self { slot, worker, cohort, rank, class, status, chosen, prompt_tokens, cached_tokens }
     }
 
-    /// The rank as selection sees it at `now_ms` on the fleet's clock.
+    /// The rank as selection sees it at `now_ms` on the fleet's clock, if its cohort is admitted.
     #[must_use]
     pub fn member(&self, now_ms: u64) -> Member {
         Member {
@@ -117,12 +127,13 @@ impl RankMember {
     }
 }
 
-/// A worker set at one moment.
+/// A worker set at one moment. What is said of its configuration and its cards is that of the cohort that is
+/// admitted, or, in a conflict, of the one that was registered first.
 #[derive(Clone, Debug)]
 pub struct SetView {
     /// Which set.
     pub key: SetKey,
-    /// Tokens per block, equal over the set.
+    /// Tokens per block.
     pub block_size: BlockSize,
     /// Whether block hashes look one token ahead.
     pub eagle: bool,
@@ -132,25 +143,65 @@ pub struct SetView {
     pub config: Arc<RouterConfig>,
     /// Where it came from.
     pub source: ConfigSource,
-    /// Decides and keeps the set's loads; the same over all views of the set.
+    /// Decides and keeps the set's loads; the same over all views of the set under one configuration.
     pub selector: Arc<Selector>,
     /// Who holds what; shared by the sets of one model and hash rule.
     pub index: PrefixIndex,
-    /// Every rank of every worker.
+    /// Every rank of every worker, admitted or not.
     pub members: Vec<Arc<RankMember>>,
+    /// Who agrees with whom, first registered first.
+    pub cohorts: Vec<Standing>,
+    /// The cohort whose members take requests; `None` in a conflict.
+    pub admitted: Option<Fingerprint>,
 }
 
 impl SetView {
     /// Writes the members as selection sees them at `now_ms` into `out`.
     pub fn gather(&self, now_ms: u64, out: &mut Vec<Member>) {
         out.clear();
-        out.extend(self.members.iter().map(|member| member.member(now_ms)));
+        out.extend(
+            self.members
+                .iter()
+                .map(|member| Member { exclusion: self.exclusion(member, now_ms), ..member.member(now_ms) }),
+        );
+    }
+
+    /// Why one of its members takes no request at `now_ms`, if it does not.
+    #[must_use]
+    pub fn exclusion(&self, member: &RankMember, now_ms: u64) -> Option<Exclusion> {
+        match member.worker.exclusion(now_ms) {
+            Some(Exclusion::Draining) => Some(Exclusion::Draining),
+            other if self.admitted == Some(member.cohort.fingerprint) => other,
+            _ => Some(Exclusion::ConflictingConfiguration),
+        }
     }
 
     /// How many ranks take requests at `now_ms`.
     #[must_use]
     pub fn routable(&self, now_ms: u64) -> usize {
-        self.members.iter().filter(|member| member.worker.exclusion(now_ms).is_none()).count()
+        self.members.iter().filter(|member| self.exclusion(member, now_ms).is_none()).count()
+    }
+
+    /// Whether any cohort is admitted.
+    #[must_use]
+    pub const fn state(&self) -> SetState {
+        if self.admitted.is_some() { SetState::Serving } else { SetState::Conflict }
+    }
+
+    /// The fields in which the members' cards differ, with their paths, sorted; none in most sets.
+    #[must_use]
+    pub fn differing_fields(&self) -> Vec<String> {
+        differing_fields(&self.cohorts)
+    }
+
+    /// The names of the adapters that can be asked for: those of the cohort that is admitted; in a conflict all,
+    /// so that whoever asks hears of the conflict.
+    fn adapters(&self) -> BTreeSet<&str> {
+        let counts = |standing: &&Standing| {
+            self.admitted.is_none_or(|admitted| admitted == standing.cohort.fingerprint)
+        };
+        let cohorts = self.cohorts.iter().filter(counts);
+        cohorts.flat_map(|standing| standing.cohort.lora_adapters.iter().map(String::as_str)).collect()
     }
 
     /// The member that has `slot`. Walks through all of them.
@@ -214,16 +265,16 @@ impl FleetView {
         self.sets.iter().flat_map(|set| set.members.iter().map(move |member| (set, member)))
     }
 
-    /// The view of `sets`, whose adapters are given in the same order. A name is either a model or an adapter: the
-    /// registry takes nobody in who would make it both.
-    pub(super) fn of(generation: u64, sets: Vec<Arc<SetView>>, adapters: &[Vec<String>]) -> Self {
+    /// The view of `sets`. A name is either a model or an adapter: the registry takes nobody in who would make it
+    /// both.
+    pub(super) fn of(generation: u64, sets: Vec<Arc<SetView>>) -> Self {
         let mut routes: AHashMap<String, ModelRoute> = AHashMap::new();
-        for (position, (set, adapters)) in sets.iter().zip(adapters).enumerate() {
+        for (position, set) in sets.iter().enumerate() {
             routes.entry(set.key.model.clone()).or_default().sets.push(position);
-            for adapter in adapters {
-                let route = routes.entry(adapter.clone()).or_default();
+            for adapter in set.adapters() {
+                let route = routes.entry(adapter.to_owned()).or_default();
                 route.sets.push(position);
-                route.lora = Some(adapter.clone());
+                route.lora = Some(adapter.to_owned());
             }
         }
         Self { generation, sets, routes }

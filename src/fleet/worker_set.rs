@@ -2,13 +2,16 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{card::Card, router_config::RouterConfig, streams::IndexKey, view::RankMember};
-use crate::{
-    fleet::{SetView, WorkerType},
-    hash::BlockSize,
-    index::PrefixIndex,
-    select::Selector,
+use tracing::{error, info, warn};
+
+use super::{
+    card::WorkerType,
+    cohort::{Cohort, Standing, differing_fields},
+    fingerprint::Fingerprint,
+    mismatch::OnConfigMismatch,
+    view::{RankMember, SetView},
 };
+use crate::{load::Loads, slot::WorkerId};
 
 /// What makes instances one worker set.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -54,63 +57,181 @@ impl ConfigSource {
     }
 }
 
-/// A worker set as the registry keeps it: what stays the same while members come and go.
+/// Whether a worker set takes requests, as far as its configuration goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetState {
+    /// One cohort is admitted.
+    Serving,
+    /// Its members disagree, and none is admitted.
+    Conflict,
+}
+
+impl SetState {
+    /// The name on the admin listener.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Conflict => "conflict",
+        }
+    }
+}
+
+/// A worker set as the registry keeps it. It has members; without any it is gone.
 pub(super) struct WorkerSet {
     pub(super) key: SetKey,
-    /// The card that every member must match.
-    pub(super) card: Card,
-    block_size: BlockSize,
-    pub(super) index_key: IndexKey,
-    index: PrefixIndex,
-    config: Arc<RouterConfig>,
-    source: ConfigSource,
-    pub(super) selector: Arc<Selector>,
+    /// What its slots are doing; outlives every change of configuration.
+    pub(super) loads: Arc<Loads>,
+    /// In order of founding.
+    pub(super) cohorts: Vec<Standing>,
     pub(super) members: Vec<Arc<RankMember>>,
+    /// Workers that take nothing new, or are about to.
+    draining: Vec<WorkerId>,
+    /// Who was admitted in the last view.
+    admitted: Option<Fingerprint>,
+    /// The cohorts that the last report of a disagreement named.
+    reported: Vec<Fingerprint>,
 }
 
 impl WorkerSet {
-    /// The set that `card` founds. The card's configuration replaces the frontend's as a whole.
-    pub(super) fn found(
-        card: Card,
-        block_size: BlockSize,
-        index: PrefixIndex,
-        frontend: &Arc<RouterConfig>,
-    ) -> Self {
-        let (config, source) = match &card.router_config {
-            Some(advertised) => (Arc::new(advertised.clone()), ConfigSource::Card),
-            None => (Arc::clone(frontend), ConfigSource::Frontend),
-        };
+    pub(super) const fn new(key: SetKey, loads: Arc<Loads>) -> Self {
         Self {
-            key: card.set.clone(),
-            index_key: IndexKey::of(&card),
-            selector: Arc::new(Selector::new(config.mode, config.tuning)),
-            card,
-            block_size,
-            index,
-            config,
-            source,
+            key,
+            loads,
+            cohorts: Vec::new(),
             members: Vec::new(),
+            draining: Vec::new(),
+            admitted: None,
+            reported: Vec::new(),
         }
     }
 
-    /// Its members' ids, for a person to read.
-    pub(super) fn worker_ids(&self) -> String {
-        let mut ids: Vec<_> = self.members.iter().map(|member| member.worker.id.0).collect();
-        ids.dedup();
-        ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+    pub(super) fn cohort(&self, fingerprint: Fingerprint) -> Option<&Arc<Cohort>> {
+        let mut cohorts = self.cohorts.iter().map(|standing| &standing.cohort);
+        cohorts.find(|cohort| cohort.fingerprint == fingerprint)
     }
 
-    pub(super) fn view(&self) -> SetView {
-        SetView {
+    /// Takes the ranks of a worker in.
+    pub(super) fn join(&mut self, cohort: &Arc<Cohort>, members: Vec<Arc<RankMember>>, registered_ms: u64) {
+        self.members.extend(members);
+        let known = self.cohorts.iter_mut().find(|known| known.cohort.fingerprint == cohort.fingerprint);
+        if let Some(known) = known {
+            // Only ever earlier: when its first members leave before its last, a cohort keeps its place.
+            known.registered_ms = known.registered_ms.min(registered_ms);
+        } else {
+            self.cohorts.push(Standing { cohort: Arc::clone(cohort), registered_ms });
+        }
+    }
+
+    /// Takes a worker's ranks out, and forgets what they were doing.
+    pub(super) fn leave(&mut self, id: WorkerId) -> Vec<Arc<RankMember>> {
+        let Self { members, cohorts, loads, draining, .. } = self;
+        draining.retain(|draining| *draining != id);
+        let gone: Vec<_> = members.extract_if(.., |member| member.worker.id == id).collect();
+        for member in &gone {
+            loads.forget(member.slot);
+        }
+        cohorts.retain(|standing| members.iter().any(|member| Arc::ptr_eq(&member.cohort, &standing.cohort)));
+        gone
+    }
+
+    /// A worker is about to take nothing new.
+    pub(super) fn drain(&mut self, id: WorkerId) {
+        if !self.draining.contains(&id) {
+            self.draining.push(id);
+        }
+    }
+
+    /// The set as requests see it, having logged what changed since the last view; `None` without members.
+    pub(super) fn publish(&mut self, policy: OnConfigMismatch) -> Option<SetView> {
+        let contenders = self.contenders();
+        let leading = Arc::clone(&contenders.first()?.cohort);
+        let admitted = match policy {
+            OnConfigMismatch::Stop if contenders.len() > 1 => None,
+            OnConfigMismatch::Stop | OnConfigMismatch::KeepFirst => Some(leading.fingerprint),
+        };
+        self.report(policy, &contenders, admitted);
+        let advertised = |member: &Arc<RankMember>| member.worker.spec.router_config.is_some();
+        let mut of_leading = self.members.iter().filter(|member| Arc::ptr_eq(&member.cohort, &leading));
+        let source = if of_leading.any(advertised) { ConfigSource::Card } else { ConfigSource::Frontend };
+        Some(SetView {
             key: self.key.clone(),
-            block_size: self.block_size,
-            eagle: self.card.eagle,
-            max_model_len: self.card.max_model_len,
-            config: Arc::clone(&self.config),
-            source: self.source,
-            selector: Arc::clone(&self.selector),
-            index: self.index.clone(),
+            block_size: leading.block_size,
+            eagle: leading.eagle,
+            max_model_len: leading.max_model_len,
+            config: Arc::clone(&leading.config),
+            source,
+            selector: Arc::clone(&leading.selector),
+            index: leading.index.clone(),
             members: self.members.clone(),
+            cohorts: self.in_order(),
+            admitted,
+        })
+    }
+
+    /// The cohorts, first registered first. Of those registered in the same millisecond the fingerprint decides, so
+    /// that all frontends agree.
+    fn in_order(&self) -> Vec<Standing> {
+        let mut cohorts = self.cohorts.clone();
+        cohorts.sort_by_key(|standing| (standing.registered_ms, standing.cohort.fingerprint));
+        cohorts
+    }
+
+    /// The cohorts that could take requests, in order. Workers that drain take nothing new, so a cohort of which all
+    /// do stands in nobody's way; if all cohorts are like that, the first stays.
+    fn contenders(&self) -> Vec<Standing> {
+        let mut all = self.in_order();
+        let stays = |of: &Standing| {
+            let mut members = self.members.iter().filter(|member| Arc::ptr_eq(&member.cohort, &of.cohort));
+            members.any(|member| !self.draining.contains(&member.worker.id))
+        };
+        if all.iter().any(stays) {
+            all.retain(stays);
+        } else {
+            all.truncate(1);
         }
+        all
+    }
+
+    fn report(&mut self, policy: OnConfigMismatch, contenders: &[Standing], admitted: Option<Fingerprint>) {
+        let set = &self.key;
+        let before = std::mem::replace(&mut self.admitted, admitted);
+        match (before, admitted) {
+            (None, Some(fingerprint)) if !self.reported.is_empty() => {
+                info!(%set, %fingerprint, "worker set serves again: its members agree");
+            }
+            (Some(old), Some(fingerprint)) if old != fingerprint => {
+                info!(%set, %fingerprint, %old, "worker set serves under another configuration now");
+            }
+            _ => {}
+        }
+        let named: Vec<_> = contenders.iter().map(|standing| standing.cohort.fingerprint).collect();
+        let news = named.iter().any(|fingerprint| !self.reported.contains(fingerprint));
+        self.reported = if named.len() > 1 { named } else { Vec::new() };
+        if self.reported.is_empty() || !news {
+            return;
+        }
+        let fields = differing_fields(contenders).join(", ");
+        let cohorts: Vec<_> = contenders.iter().map(|standing| self.described(standing)).collect();
+        let cohorts = cohorts.join("; ");
+        match policy {
+            OnConfigMismatch::Stop => error!(
+                %set, fields, cohorts,
+                "worker set takes no requests: its members' cards differ; it serves again when one configuration is left"
+            ),
+            OnConfigMismatch::KeepFirst => warn!(
+                %set, fields, cohorts,
+                "worker set has members whose cards differ: those registered first serve, the others wait until they left"
+            ),
+        }
+    }
+
+    /// A cohort and its workers, for a person to read.
+    fn described(&self, standing: &Standing) -> String {
+        let members = self.members.iter().filter(|member| Arc::ptr_eq(&member.cohort, &standing.cohort));
+        let mut ids: Vec<_> = members.map(|member| member.worker.id).collect();
+        ids.dedup();
+        let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
+        format!("{} has workers {}", standing.cohort.fingerprint, ids.join(", "))
     }
 }

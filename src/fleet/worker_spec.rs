@@ -78,6 +78,10 @@ pub struct WorkerSpec {
     /// The routing configuration that the worker wants for its set; absent = the frontend's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_config: Option<RouterConfig>,
+    /// When it was rolled out, in milliseconds since the Unix epoch, so that all frontends agree whose configuration
+    /// came first; absent = when it came to this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered_ms: Option<u64>,
 }
 
 /// What a worker computes on, as registrations spell it.
@@ -176,6 +180,7 @@ impl WorkerSpec {
             lora_adapters: Vec::new(),
             max_model_len: None,
             router_config: None,
+            registered_ms: None,
         }
     }
 

@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 
 use super::{app::App, counters::Surface, error::ApiError, explain, exposition, openai::Fields, route};
 use crate::{
-    fleet::{RankMember, RegistrationError, SetView, WorkerSpec},
+    fleet::{FleetView, RankMember, RegistrationError, SetView, Standing, WorkerSpec},
     metrics::CONTENT_TYPE,
+    select::Exclusion,
     slot::WorkerId,
 };
 
@@ -130,14 +131,25 @@ async fn register(State(app): State<Arc<App>>, request: Request) -> Response {
     let registered = tokio::task::spawn_blocking(move || fleet.register(spec, Some(lease))).await;
     match registered {
         Ok(Ok(id)) => {
-            let body = json!({ "id": id.0, "lease_secs": lease.as_secs_f64() });
+            let mut body = json!({ "id": id.0, "lease_secs": lease.as_secs_f64() });
+            disagreement(&app.fleet.view(), id, &mut body);
             (StatusCode::CREATED, Json(body)).into_response()
         }
-        Ok(Err(error @ (RegistrationError::Conflict { .. } | RegistrationError::IdTaken { .. }))) => {
+        Ok(Err(error @ RegistrationError::IdTaken { .. })) => {
             ApiError::conflict(error.to_string()).into_response()
         }
         Ok(Err(error)) => ApiError::bad_request(error.to_string()).into_response(),
         Err(error) => ApiError::internal(error.to_string()).into_response(),
+    }
+}
+
+/// Tells a worker that it is taken in but not admitted, and what it differs in.
+fn disagreement(view: &FleetView, id: WorkerId, body: &mut Value) {
+    let mut members = view.members();
+    let Some((set, member)) = members.find(|(_, member)| member.worker.id == id) else { return };
+    if set.admitted != Some(member.cohort.fingerprint) {
+        body["excluded"] = json!(Exclusion::ConflictingConfiguration.name());
+        body["differing_fields"] = json!(set.differing_fields());
     }
 }
 
@@ -183,7 +195,9 @@ async fn heartbeat(State(app): State<Arc<App>>, Path(id): Path<String>) -> Resul
 
 async fn drain(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let id = worker_id(&id)?;
-    found(id, app.fleet.drain(id))
+    let fleet = Arc::clone(&app.fleet);
+    let known = tokio::task::spawn_blocking(move || fleet.drain(id)).await;
+    found(id, known.unwrap_or(false))
 }
 
 async fn leave(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
@@ -222,14 +236,16 @@ async fn show_worker(State(app): State<Arc<App>>, Path(id): Path<String>) -> Res
 fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
     let load = set.selector.loads().get(member.slot);
     let totals = member.status.totals();
-    let blocks = set.index.blocks(member.slot);
+    let blocks = member.cohort.index.blocks(member.slot);
     json!({
         "id": member.worker.id.0,
         "rank": member.rank.0,
         "url": member.worker.url.to_string(),
         "worker_set": set.key.to_string(),
         "model": set.key.model,
-        "excluded": member.worker.exclusion(app.fleet.now_ms()).map(crate::select::Exclusion::name),
+        "fingerprint": member.cohort.fingerprint.to_string(),
+        "registered_ms": member.worker.registered_ms,
+        "excluded": set.exclusion(member, app.fleet.now_ms()).map(Exclusion::name),
         "stream": {
             "state": member.status.state().name(),
             "cursor": member.status.cursor(),
@@ -252,22 +268,47 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
 
 async fn list_sets(State(app): State<Arc<App>>) -> Json<Value> {
     let view = app.fleet.view();
-    let sets: Vec<_> = view
-        .sets
-        .iter()
-        .map(|set| {
-            json!({
-                "worker_set": set.key.to_string(),
-                "model": set.key.model,
-                "worker_type": set.key.worker_type.name(),
-                "block_size": set.block_size.get(),
-                "workers": set.worker_count(),
-                "ranks": set.members.len(),
-                "router_config": &*set.config,
-                "router_config_from": set.source.name(),
-                "tokens_from": app.prompts.source(&set.key.model).name(),
-            })
-        })
-        .collect();
+    let sets: Vec<_> = view.sets.iter().map(|set| set_object(&app, set)).collect();
     Json(json!({ "generation": view.generation, "worker_sets": sets }))
+}
+
+/// One worker set: what its effective configuration is and where it came from, or why it has none.
+fn set_object(app: &App, set: &SetView) -> Value {
+    let cohorts: Vec<_> = set.cohorts.iter().map(|standing| cohort_object(set, standing)).collect();
+    let effective = set.admitted.is_some();
+    json!({
+        "worker_set": set.key.to_string(),
+        "model": set.key.model,
+        "model_type": set.key.model_type,
+        "worker_type": set.key.worker_type.name(),
+        "state": set.state().name(),
+        "block_size": set.block_size.get(),
+        "workers": set.worker_count(),
+        "ranks": set.members.len(),
+        "router_config": effective.then_some(&*set.config),
+        "router_config_from": effective.then_some(set.source.name()),
+        "differing_fields": set.differing_fields(),
+        "cohorts": cohorts,
+        "tokens_from": app.prompts.source(&set.key.model).name(),
+    })
+}
+
+/// The members that agree with each other.
+fn cohort_object(set: &SetView, standing: &Standing) -> Value {
+    let cohort = &standing.cohort;
+    let members = set.members.iter().filter(|member| member.cohort.fingerprint == cohort.fingerprint);
+    let mut ids: Vec<_> = members.map(|member| member.worker.id.0).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    json!({
+        "fingerprint": cohort.fingerprint.to_string(),
+        "admitted": set.admitted == Some(cohort.fingerprint),
+        "workers": ids,
+        "registered_ms": standing.registered_ms,
+        "block_size": cohort.block_size.get(),
+        "eagle": cohort.eagle,
+        "lora_adapters": cohort.lora_adapters,
+        "max_model_len": cohort.max_model_len,
+        "router_config": &*cohort.config,
+    })
 }

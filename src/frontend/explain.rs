@@ -24,6 +24,7 @@ pub(super) async fn explain(
     let mut answer = json!({
         "model": set.key.model,
         "worker_set": set.key.to_string(),
+        "worker_set_state": set.state().name(),
         "router_mode": set.config.mode.name(),
         "router_config_from": set.source.name(),
         "prompt_tokens": asked.prompt.tokens.ids.len(),

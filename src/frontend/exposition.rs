@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     event::Tier,
-    fleet::{FleetView, RankMember, SetView, StreamState},
+    fleet::{FleetView, RankMember, SetState, SetView, StreamState},
     index::Totals,
     metrics::{Exposition, Labels, Page, Source},
 };
@@ -149,6 +149,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         "Worker sets and their routing configuration",
         labels.iter().map(|labels| (&labels[..], 1)),
     )?;
+    disagreements(&names, page)?;
     // Sets of one model have one tokenizer, and a series may stand on the page once.
     let models: BTreeSet<_> = view.sets.iter().map(|set| set.key.model.as_str()).collect();
     let sources: Vec<_> = models
@@ -159,6 +160,31 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         "model_untokenised",
         "1 if a model is routed by load alone because nobody can tell its prompts' tokens",
         sources.iter().map(|(labels, value)| (&labels[..], *value)),
+    )
+}
+
+/// Whether the members of each set agree. `sets` come with their names.
+fn disagreements(sets: &[(&Arc<SetView>, String)], page: &mut Page<'_>) -> fmt::Result {
+    let labels: Vec<_> = sets
+        .iter()
+        .map(|(set, name)| {
+            [
+                ("worker_set", name.as_str()),
+                ("model", set.key.model.as_str()),
+                ("model_type", set.key.model_type.as_str()),
+            ]
+        })
+        .collect();
+    let rows = || labels.iter().map(|labels| &labels[..]).zip(sets.iter().map(|(set, _)| &**set));
+    page.gauges(
+        "worker_set_conflict",
+        "1 if a worker set takes no requests because its members' cards differ",
+        rows().map(|(labels, set)| (labels, i64::from(set.state() == SetState::Conflict))),
+    )?;
+    page.gauges(
+        "worker_set_cohorts",
+        "Different cards, in effect, among the members of a worker set",
+        rows().map(|(labels, set)| (labels, i64::try_from(set.cohorts.len()).unwrap_or(i64::MAX))),
     )
 }
 
@@ -225,8 +251,8 @@ impl<'a> Ranks<'a> {
             m.status.totals().lag_ms as f64 / 1000.0
         })?;
         let now = self.now_ms;
-        self.gauge(page, "worker_routable", "1 if it takes new requests", |_, member| {
-            f64::from(u8::from(member.worker.exclusion(now).is_none()))
+        self.gauge(page, "worker_routable", "1 if it takes new requests", |set, member| {
+            f64::from(u8::from(set.exclusion(member, now).is_none()))
         })?;
         self.counter(page, "worker_chosen", "Requests sent there", |m| m.chosen.load(Relaxed))?;
         self.counter(page, "worker_prompt_tokens", "Prompt tokens reported", |m| {
@@ -275,8 +301,8 @@ impl<'a> Ranks<'a> {
             .ranks
             .iter()
             .zip(&labels)
-            .flat_map(|((set, member, _), labels)| {
-                let blocks = set.index.blocks(member.slot);
+            .flat_map(|((_, member, _), labels)| {
+                let blocks = member.cohort.index.blocks(member.slot);
                 Tier::ALL.into_iter().map(move |tier| {
                     let [worker, rank, model] = *labels;
                     let count = i64::try_from(blocks[tier.index()]).unwrap_or(i64::MAX);
@@ -295,15 +321,16 @@ impl<'a> Ranks<'a> {
 fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     let mut seen: Vec<(&str, u32, bool)> = Vec::new();
     let mut rows: Vec<([(&str, &str); 1], Totals)> = Vec::new();
-    for set in &view.sets {
-        // Sets that hash alike share an index, which shall be counted once; a model's others are added.
+    let cohorts = view.sets.iter().flat_map(|set| set.cohorts.iter().map(move |of| (set, &of.cohort)));
+    for (set, cohort) in cohorts {
+        // Cohorts that hash alike share an index, which shall be counted once; a model's others are added.
         let model = set.key.model.as_str();
-        let hashing = (model, set.block_size.get(), set.eagle);
+        let hashing = (model, cohort.block_size.get(), cohort.eagle);
         if seen.contains(&hashing) {
             continue;
         }
         seen.push(hashing);
-        let totals = set.index.totals();
+        let totals = cohort.index.totals();
         match rows.iter_mut().find(|(labels, _)| labels[0].1 == model) {
             Some((_, sum)) => {
                 sum.places += totals.places;

@@ -7,6 +7,7 @@
 //! The public listener tells a client nothing about the index or about other clients.
 
 mod admin;
+mod admission;
 mod app;
 mod counters;
 mod engine_tokenizer;

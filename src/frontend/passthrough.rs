@@ -56,9 +56,9 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
     if hints.query_only {
         return Err(route::query_elsewhere());
     }
-    let set = app.set_for(&model, &hints)?;
+    let (set, _) = app.set_for(&model, &hints)?;
     let forwarded = if hints.has_nvext { fields.rewrite(&["nvext"], None) } else { body.clone() };
-    Ok(Send { set: set.0, body: forwarded, prompt: Prompt::default(), hints })
+    Ok(Send { model, set, body: forwarded, prompt: Prompt::default(), hints })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use fastrand::Rng;
 
 use super::{app::App, counters::Counters, error::ApiError, hints::Hints, prompts::Tokens};
 use crate::{
-    fleet::{FleetView, RankMember, SetView},
+    fleet::{FleetView, RankMember, SetState, SetView},
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
     index,
     load::Booking,
@@ -78,17 +78,17 @@ impl App {
         Ok((set, route.lora.clone()))
     }
 
-    /// Chooses a worker and books the request there.
+    /// Chooses a worker of `set` and books the request there.
     ///
     /// # Errors
-    /// The refusal, as a client sees it.
+    /// Why it got none.
     pub(super) fn place(
         &self,
         set: &SetView,
         prompt: &Prompt,
         hints: &Hints,
         avoid: &[WorkerId],
-    ) -> Result<Placed, ApiError> {
+    ) -> Result<Placed, Refusal> {
         let now = self.fleet.now_ms();
         WORKSPACE.with_borrow_mut(|space| {
             let asked = Instant::now();
@@ -104,14 +104,11 @@ impl App {
             self.counters.lookup.observe(looked_up - hashed);
             self.counters.admit.observe(looked_up.elapsed());
             self.counters.rows(space.rows.rows());
-            let (choice, booking) = admitted.map_err(|refusal| {
-                self.counters.refusal(refusal.kind());
-                refused(&refusal)
-            })?;
+            let (choice, booking) = admitted?;
             let blocks = u32::try_from(space.hashes.len()).unwrap_or(u32::MAX);
             self.counters.choice(&choice, blocks);
             // Rows stand in the order of the members, which were gathered from this very view.
-            let member = set.members.get(choice.row).ok_or_else(|| ApiError::unavailable("worker left"))?;
+            let member = set.members.get(choice.row).ok_or(Refusal::NoWorkers)?;
             member.chosen.fetch_add(1, Relaxed);
             Ok(Placed { choice, booking, member: Arc::clone(member) })
         })
@@ -186,8 +183,15 @@ fn demand<'a>(
 }
 
 /// A refusal as a client sees it.
-pub(super) fn refused(refusal: &Refusal) -> ApiError {
-    let message = refusal.to_string();
+pub(super) fn refused(set: &SetView, refusal: &Refusal) -> ApiError {
+    let message = match set.state() {
+        SetState::Conflict if refusal.kind() == RefusalKind::Unavailable => format!(
+            "worker set {} takes no requests: the cards of its workers differ in {}",
+            set.key,
+            set.differing_fields().join(", ")
+        ),
+        _ => refusal.to_string(),
+    };
     match refusal.kind() {
         RefusalKind::Unavailable => ApiError::unavailable(format!("{message}; send the request again later")),
         RefusalKind::Busy => ApiError::overloaded(message),

@@ -35,6 +35,7 @@ use crate::{
 
 /// What a client asked, ready to be placed.
 pub(super) struct Asked {
+    model: String,
     pub(super) set: Arc<SetView>,
     pub(super) prompt: Prompt,
     pub(super) hints: Hints,
@@ -44,6 +45,8 @@ pub(super) struct Asked {
 
 /// A request on its way to a worker.
 pub(super) struct Send {
+    /// As the client names it: a model or an adapter.
+    pub(super) model: String,
     pub(super) set: Arc<SetView>,
     pub(super) prompt: Prompt,
     pub(super) hints: Hints,
@@ -61,8 +64,8 @@ pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> 
     match ask(&app, surface, &head.headers, &body).await {
         Ok(asked) if asked.hints.query_only => in_flight.refuse(query_elsewhere()),
         Ok(asked) => {
-            let Asked { set, prompt, hints, body } = asked;
-            send(app, in_flight, head, Send { set, prompt, hints, body }).await
+            let Asked { model, set, prompt, hints, body } = asked;
+            send(app, in_flight, head, Send { model, set, prompt, hints, body }).await
         }
         Err(error) => in_flight.refuse(error),
     }
@@ -185,7 +188,7 @@ pub(super) async fn ask(
         _ if hints.has_nvext => fields.rewrite(&["nvext"], None),
         _ => body.clone(),
     };
-    Ok(Asked { set, prompt: Prompt { tokens, lora, salt }, hints, body: forwarded })
+    Ok(Asked { model, set, prompt: Prompt { tokens, lora, salt }, hints, body: forwarded })
 }
 
 fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, ApiError> {
@@ -206,10 +209,10 @@ fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, Ap
 }
 
 /// Places a request and forwards it, to another worker if one cannot be reached.
-pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, send: Send) -> Response {
+pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, mut send: Send) -> Response {
     let mut avoid: Vec<WorkerId> = Vec::new();
     loop {
-        let placed = match app.place(&send.set, &send.prompt, &send.hints, &avoid) {
+        let placed = match app.place_in_time(&mut send, &avoid).await {
             Ok(placed) => placed,
             Err(error) => return in_flight.refuse(error),
         };
@@ -279,7 +282,7 @@ pub(super) async fn query_instance(
     }
     let choice = app
         .dry_run(&asked.set, &asked.prompt, &asked.hints, |outcome, _, _| outcome)
-        .map_err(|refusal| refused(&refusal))?;
+        .map_err(|refusal| refused(&asked.set, &refusal))?;
     let (worker, rank) = (choice.worker.0, choice.rank.0);
     let object = match surface {
         Surface::Chat => "chat.completion",

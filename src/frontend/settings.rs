@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::proxy::PoolSettings;
+use crate::{fleet::OnConfigMismatch, proxy::PoolSettings};
 
 /// Settings of a frontend's two listeners and of what it does with a request.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct FrontendSettings {
     pub drain_timeout: Duration,
     /// How many other workers are tried when one cannot be reached. Default 2.
     pub retries: u32,
+    /// What becomes of worker sets whose members' cards differ. Default: they stop.
+    pub on_config_mismatch: OnConfigMismatch,
     /// Connections to workers.
     pub upstream: PoolSettings,
 }
@@ -35,6 +37,7 @@ impl Default for FrontendSettings {
             max_body_bytes: 20 << 20,
             drain_timeout: Duration::from_secs(30),
             retries: 2,
+            on_config_mismatch: OnConfigMismatch::Stop,
             upstream: PoolSettings::default(),
         }
     }
