@@ -320,9 +320,9 @@ impl Fleet {
         registry.slots.release(member.slot);
     }
 
-    /// Takes workers out of the view, then closes what they had. In this order, so that no request is placed
-    /// on a rank while its stream is being closed; one that took an older view finds the slot's load forgotten,
-    /// which excludes it.
+    /// Takes workers out of the view, then drops their loads, then closes what they had. In this order, so that a
+    /// request that took an older view and is told by a forgotten load that its worker is gone finds the successors
+    /// in the view of now, and so that no request is placed on a rank while its stream is being closed.
     fn let_go(&self, registry: &mut Registry, ids: &[WorkerId]) {
         let leaving: Vec<_> = ids.iter().flat_map(|&id| registry.take_out(id)).collect();
         if leaving.is_empty() {
@@ -332,6 +332,9 @@ impl Fleet {
             self.leases.end(id);
         }
         self.publish(registry);
+        for member in &leaving {
+            member.cohort.selector.loads().forget(member.slot);
+        }
         for member in &leaving {
             self.close_rank(registry, member);
         }
@@ -384,7 +387,7 @@ impl Registry {
         &mut self.sets[position]
     }
 
-    /// Takes a worker out of its set and drops its loads; its streams are still open then.
+    /// Takes a worker out of its set; its loads and its streams are still there then.
     fn take_out(&mut self, id: WorkerId) -> Vec<Arc<RankMember>> {
         let Some(worker) = self.workers.remove(&id) else { return Vec::new() };
         let Some(set) = self.sets.iter_mut().find(|set| set.key == worker.set) else { return Vec::new() };

@@ -123,14 +123,11 @@ impl WorkerSet {
         }
     }
 
-    /// Takes a worker's ranks out, and forgets what they were doing.
+    /// Takes a worker's ranks out. What they were doing is still known.
     pub(super) fn leave(&mut self, id: WorkerId) -> Vec<Arc<RankMember>> {
-        let Self { members, cohorts, loads, draining, .. } = self;
+        let Self { members, cohorts, draining, .. } = self;
         draining.retain(|draining| *draining != id);
         let gone: Vec<_> = members.extract_if(.., |member| member.worker.id == id).collect();
-        for member in &gone {
-            loads.forget(member.slot);
-        }
         cohorts.retain(|standing| members.iter().any(|member| Arc::ptr_eq(&member.cohort, &standing.cohort)));
         gone
     }
