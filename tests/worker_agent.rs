@@ -256,6 +256,8 @@ async fn a_frontend_that_is_away_holds_nobody_up() {
     wait_for_workers(&here, 1).await;
     let late = Rig::start_plan(plan_at(port), Vec::new()).await;
     wait_for_workers(&late, 1).await;
+    let (early, late_too) = (here.workers().await, late.workers().await);
+    assert_eq!(early[0]["registered_ms"], late_too[0]["registered_ms"], "both are told when it came");
     // One of two being away again does not hold up the end either.
     late.frontend.stop().await;
     agent.stop().await;

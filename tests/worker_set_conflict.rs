@@ -21,7 +21,7 @@ use std::{
 
 use http::Method;
 use kvroute::{
-    config::{FrontendPlan, ModelEntry},
+    config::{ConfigFile, FrontendPlan, ModelEntry},
     fleet::{DeviceKind, OnConfigMismatch, RouterConfig, WorkerSpec},
     select::{Mode, Tuning},
     worker::mock::{MockEngine, MockSettings},
@@ -338,6 +338,26 @@ async fn keep_first_serves_on_and_follows_those_who_wait() {
     assert!(answer.worker() == 2 && answer.cached_tokens() > 0, "{}", answer.text);
     let explain = rig.explain(&asking(MODEL, 50)).await;
     assert!(rig::credit(&explain, 2) > 3, "{explain}");
+}
+
+/// What stands between a line that opens a block of `language` and the one that closes it.
+fn example(language: &str) -> &'static str {
+    let page = include_str!("../docs/per-worker-router-configuration.md");
+    let (_, rest) = page.split_once(&format!("```{language}\n")).unwrap();
+    rest.split_once("```").unwrap().0
+}
+
+#[test]
+fn the_examples_of_the_page_read() {
+    let file: ConfigFile = toml::from_str(example("toml")).unwrap();
+    let modes: Vec<_> =
+        file.worker.iter().map(|spec| spec.router_config.as_ref().map(|config| config.mode)).collect();
+    assert_eq!(modes, [Some(Mode::Kv), None, Some(Mode::DeviceAwareWeighted)]);
+    let (_, body) = example("sh").split_once("-d '").unwrap();
+    let mut body: Value = serde_json::from_str(body.trim().trim_end_matches('\'')).unwrap();
+    assert!(body.as_object_mut().unwrap().remove("lease_secs").is_some());
+    let registered: WorkerSpec = serde_json::from_value(body).unwrap();
+    assert_eq!(registered.router_config, file.worker[0].router_config, "the page says that it is the same");
 }
 
 /// Clients that ask without a pause until they are told to stop.

@@ -131,8 +131,8 @@ impl Fleet {
     }
 
     /// Takes a worker in; with `lease`, for that long unless heartbeats renew it. A worker that registers
-    /// again under its id with the same description renews, under the new lease; one that stays without a
-    /// lease goes on doing so.
+    /// again under its id with the same description renews, under the new lease and with its old time; one that
+    /// stays without a lease goes on doing so.
     ///
     /// # Errors
     /// See [`RegistrationError`]; the fleet is then as it was.
@@ -146,7 +146,9 @@ impl Fleet {
         if let Some(id) = spec.id.map(WorkerId)
             && let Some(present) = registry.workers.get(&id)
         {
-            if present.info.spec != spec {
+            // The time says when a worker came, not what it is: one that was started again may renew.
+            let known = WorkerSpec { registered_ms: spec.registered_ms, ..present.info.spec.clone() };
+            if known != spec {
                 let url = present.info.url.to_string();
                 return Err(RegistrationError::IdTaken { id, url });
             }

@@ -17,7 +17,11 @@ mod describe;
 mod engine;
 mod registration;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use http::{HeaderValue, Uri};
 use tokio::{sync::watch, task::JoinSet};
@@ -136,13 +140,23 @@ async fn watch_engine(settings: &AgentSettings, describe: &watch::Sender<Describ
             }
         };
         match describe::describe(settings, told) {
-            Ok(spec) => describe.send_replace(Some(Arc::new(spec))),
+            Ok(spec) => describe.send_replace(Some(Arc::new(stamped(spec)))),
             Err(error) => return error,
         };
         let reason = wait_until_gone(&engine, settings.pace).await;
         warn!(engine = %settings.engine, reason, "engine is gone: deregistering until it is back");
         describe.send_replace(None);
     }
+}
+
+/// The description with the time of now, unless it states one: every frontend is told the same, whenever it hears of
+/// the worker, so that all agree which configuration of a set came first.
+fn stamped(mut spec: WorkerSpec) -> WorkerSpec {
+    spec.registered_ms.get_or_insert_with(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    });
+    spec
 }
 
 async fn wait_until_well(engine: &Engine, pace: Pace) {

@@ -115,6 +115,13 @@ impl Registration {
                     frontend = %self.frontend, id = self.registered, url = spec.url, model = spec.model,
                     lease_secs = self.lease.as_secs_f64(), "worker registered"
                 );
+                if !answer["excluded"].is_null() {
+                    warn!(
+                        frontend = %self.frontend, id = self.registered, reason = %answer["excluded"],
+                        fields = %answer["differing_fields"],
+                        "the worker gets no requests yet: its card differs from those of others in its set"
+                    );
+                }
                 true
             }
             (status, answer) => {
