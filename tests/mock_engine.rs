@@ -13,7 +13,7 @@ mod mock_client;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use kvroute::prompt::Encoder;
-use kvroute::worker::mock::{MockEngine, MockError, MockSettings};
+use kvroute::worker::mock::{MockEngine, MockError, MockSettings, Role};
 use mock_client::{client, complete, eventually, get, post, post_raw, post_with, settings, start, tokens};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -316,4 +316,46 @@ async fn outputs_end_early_where_the_model_would_say_so() {
         assert_eq!(reply["choices"][0]["finish_reason"], reason, "{extra}");
         assert!(lengths.contains(&reply["usage"]["completion_tokens"].as_u64().unwrap()), "{extra}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_passes_from_a_prefill_engine_to_a_decode_engine() {
+    let engine = async |role| MockEngine::start(MockSettings { role, ..settings() }).await.unwrap();
+    let (prefill, decode) = (engine(Role::Prefill).await, engine(Role::Decode).await);
+    let asked =
+        json!({"prompt": tokens(1, 50), "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": true}});
+    let first = post(&prefill, "/v1/completions", asked.clone()).await.json();
+    let params = first["kv_transfer_params"].clone();
+    assert_eq!((&params["do_remote_prefill"], &params["remote_request_id"]), (&json!(true), &first["id"]));
+    assert_eq!(params["remote_block_ids"].as_array().unwrap().len(), 4);
+
+    let take =
+        |prompt: Vec<u32>| json!({"prompt": prompt, "max_tokens": 20, "kv_transfer_params": params.clone()});
+    let taken = post(&decode, "/v1/completions", take(tokens(1, 50))).await.json();
+    assert_eq!(taken["usage"]["prompt_tokens_details"]["cached_tokens"], 49);
+    assert_eq!(
+        (&taken["kv_transfer_params"], &taken["usage"]["completion_tokens"]),
+        (&json!(null), &json!(20))
+    );
+    assert_eq!(complete(&decode, &tokens(1, 50)).await, 0, "what was taken over is not reused");
+    let other = post(&decode, "/v1/completions", take(tokens(1, 80))).await;
+    assert_eq!(other.status, 400, "{:?}", other.body);
+
+    // Without the question there is no answer, and an engine without a connector reads neither.
+    let plain = post(&prefill, "/v1/completions", json!({"prompt": tokens(1, 50), "max_tokens": 1})).await;
+    assert!(plain.json()["kv_transfer_params"].is_null());
+    let aggregated = start().await;
+    assert!(post(&aggregated, "/v1/completions", asked).await.json()["kv_transfer_params"].is_null());
+    let computed = post(&aggregated, "/v1/completions", take(tokens(1, 50))).await.json();
+    assert_eq!(computed["usage"]["prompt_tokens_details"]["cached_tokens"], 48, "its own cache");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefill_that_the_model_ends_hands_nothing_over() {
+    let settings = MockSettings { role: Role::Prefill, mean_output_tokens: Some(1), ..settings() };
+    let engine = MockEngine::start(settings).await.unwrap();
+    let asked = json!({"prompt": "a", "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": true}});
+    let answer = post(&engine, "/v1/completions", asked).await.json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert!(answer["kv_transfer_params"].is_null());
 }

@@ -6,7 +6,7 @@ use clap::{Args, value_parser};
 
 use crate::{
     prompt::{Encoder, LoadError},
-    worker::mock::{Endpoint, MockSettings},
+    worker::mock::{Endpoint, MockSettings, Role},
 };
 
 /// Flags of a mock engine.
@@ -27,6 +27,9 @@ pub struct MockArgs {
     /// ZMQ endpoint that replays are asked for on
     #[arg(long, default_value = "tcp://*:5558", value_name = "ENDPOINT")]
     pub kv_replay_endpoint: String,
+    /// What the engine is for: aggregated, prefill or decode
+    #[arg(long, default_value = "aggregated", value_name = "ROLE")]
+    pub role: Role,
     /// Speed and size of the engine
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -98,6 +101,7 @@ impl MockArgs {
             model: self.model_name.clone(),
             events: Some(Endpoint::new(self.kv_events_endpoint.clone())),
             replay: Some(Endpoint::new(self.kv_replay_endpoint.clone())),
+            role: self.role,
             ..self.engine.settings(Arc::new(encoder))
         })
     }

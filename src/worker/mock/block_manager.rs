@@ -95,6 +95,23 @@ impl BlockManager {
         Ok(sequence.computed)
     }
 
+    /// Gives a sequence that holds nothing fresh blocks for all of its tokens, whose keys and values come from
+    /// another engine: all but the last token need no computing, which is the number returned. Its full blocks
+    /// carry no name here: nobody else may reuse them, and nothing is said of them.
+    ///
+    /// # Errors
+    /// When the fresh blocks are not there.
+    pub fn admit_transferred(&mut self, sequence: &mut Sequence) -> Result<usize, CacheFull> {
+        let fresh = sequence.tokens.len().div_ceil(self.block_size);
+        if fresh > self.free.len() {
+            return Err(CacheFull);
+        }
+        sequence.computed = sequence.tokens.len().saturating_sub(1);
+        sequence.published = sequence.tokens.len() / self.block_size;
+        self.grow(sequence, fresh);
+        Ok(sequence.computed)
+    }
+
     /// Computes the next `count` tokens of an admitted sequence: grows it by the blocks that these need, then
     /// names and reports the blocks that become full. `count` is at most [`Sequence::uncomputed`].
     ///

@@ -39,6 +39,8 @@ pub(super) struct Request {
     pub(super) stop_token_ids: Vec<u32>,
     /// Whether the reused prefix is reported again on admission.
     pub(super) report_reused: bool,
+    /// Whether the prompt's keys and values come from another engine. Once: a preempted request computes them.
+    pub(super) transferred: bool,
     pub(super) draws: fastrand::Rng,
     pub(super) sink: Sink,
     /// Set at the first admission; a preempted request keeps it.
@@ -152,7 +154,12 @@ impl Scheduler {
         // Whoever was just preempted must not take the blocks back that the others still need.
         while !preempted && budget > 0 && self.running.len() < self.limits.max_num_seqs {
             let Some(mut request) = self.waiting.pop_front() else { break };
-            let Ok(cached) = self.cache.admit(&mut request.sequence) else {
+            let admitted = if request.transferred {
+                self.cache.admit_transferred(&mut request.sequence)
+            } else {
+                self.cache.admit(&mut request.sequence)
+            };
+            let Ok(cached) = admitted else {
                 self.waiting.push_front(request);
                 break;
             };
@@ -192,7 +199,8 @@ impl Scheduler {
     }
 
     fn tally_admission(&mut self, request: &mut Request, cached: usize) {
-        if request.report_reused {
+        let transferred = std::mem::take(&mut request.transferred);
+        if request.report_reused && !transferred {
             self.cache.report_reused(&request.sequence);
         }
         self.tally.queried_tokens += request.sequence.tokens().len();
@@ -261,7 +269,7 @@ mod tests {
 
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-    use super::{BlockManager, Finish, Limits, Produced, Request, Scheduler, Step};
+    use super::{BlockManager, CacheEvent, Finish, Limits, Produced, Request, Scheduler, Step};
     use crate::worker::mock::sequence::{Namespace, Naming, Sequence};
 
     fn scheduler(blocks: u32, max_num_seqs: usize, budget: usize) -> Scheduler {
@@ -281,6 +289,7 @@ mod tests {
             limit: (output, Finish::Length),
             stop_token_ids: Vec::new(),
             report_reused: false,
+            transferred: false,
             draws: fastrand::Rng::with_seed(1),
             sink,
             cached_tokens: None,
@@ -349,6 +358,24 @@ mod tests {
         assert!(scheduler.tally.preemptions > 0);
         assert_eq!(std::iter::from_fn(|| old_out.try_recv().ok()).count(), 6);
         assert_eq!(std::iter::from_fn(|| young_out.try_recv().ok()).count(), 6);
+    }
+
+    #[test]
+    fn a_prompt_from_elsewhere_costs_one_token_and_only_its_output_is_reported() {
+        let mut scheduler = scheduler(10, 8, 100);
+        let (mut taken, mut out) = request(0..8, 6);
+        taken.transferred = true;
+        let last_of_the_prompt = taken.sequence.names()[1];
+        scheduler.submit(taken);
+        assert_eq!(step(&mut scheduler), Step { prefill_tokens: 1, decoding: 0 });
+        assert!(scheduler.take_events().is_empty(), "the prompt's blocks are another engine's");
+        while !scheduler.is_idle() {
+            step(&mut scheduler);
+        }
+        let [CacheEvent::Stored(run)] = &scheduler.take_events()[..] else { panic!("one block of output") };
+        assert_eq!(run.parent, Some(last_of_the_prompt));
+        assert_eq!(out.try_recv().unwrap().cached_tokens, 7);
+        assert_eq!((scheduler.cache().used(), scheduler.cache().cached()), (0, 1));
     }
 
     #[test]

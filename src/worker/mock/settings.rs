@@ -63,6 +63,8 @@ pub struct MockSettings {
     pub buffer_steps: usize,
     /// The data-parallel rank that is written into the batches. Default 0.
     pub data_parallel_rank: u32,
+    /// What the engine is for in a prefill/decode deployment. Default [`Role::Aggregated`].
+    pub role: Role,
     /// Whether `usage` carries `prompt_tokens_details`, which a real engine shows on demand only. Default
     /// true.
     pub prompt_tokens_details: bool,
@@ -96,6 +98,7 @@ impl MockSettings {
             topic: String::new(),
             buffer_steps: 10_000,
             data_parallel_rank: 0,
+            role: Role::default(),
             prompt_tokens_details: true,
             version: "0.32.0".into(),
             naming_seed: 0x6b76_6d6f_636b_0032,
@@ -129,6 +132,35 @@ impl MockSettings {
             return refuse("speedup", "and both tokens_per_second must be above 0 (infinity is accepted)");
         }
         Ok(())
+    }
+}
+
+/// What an engine is for, as a vLLM with a `NixlConnector` shows it at the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// Prefill and decode in one place: `kv_transfer_params` are ignored, as by an engine without a connector.
+    #[default]
+    Aggregated,
+    /// Computes prompts for others. A request with `do_remote_decode` that ends at its token limit is answered
+    /// with `kv_transfer_params`; one that ends because the model has nothing to say is not. The blocks are not
+    /// held until they are fetched, as a real engine does.
+    Prefill,
+    /// Takes prompts over. A request with `do_remote_prefill` computes the last token of its prompt only: the
+    /// rest counts as cached, as vLLM counts blocks from outside. Taken blocks are not reported and not reused;
+    /// what is computed after them is reported under a parent of which this engine has said nothing.
+    Decode,
+}
+
+impl FromStr for Role {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "aggregated" => Ok(Self::Aggregated),
+            "prefill" => Ok(Self::Prefill),
+            "decode" => Ok(Self::Decode),
+            _ => Err("expected aggregated, prefill or decode".to_owned()),
+        }
     }
 }
 

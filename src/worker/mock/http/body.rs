@@ -25,6 +25,7 @@ pub(super) struct Sampling {
     pub(super) return_token_ids: Option<bool>,
     pub(super) cache_salt: Option<String>,
     pub(super) vllm_xargs: Option<Value>,
+    pub(super) kv_transfer_params: Option<Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -146,6 +146,6 @@ fn whole(generation: &Generation) -> Value {
     whole["prompt_logprobs"] = Value::Null;
     whole["prompt_token_ids"] =
         generation.choices.first().map_or(Value::Null, |choice| generation.ids(&choice.prompt));
-    whole["kv_transfer_params"] = Value::Null;
+    whole["kv_transfer_params"] = generation.kv_transfer_params();
     whole
 }

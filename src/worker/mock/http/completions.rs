@@ -114,6 +114,6 @@ fn whole(generation: &Generation) -> Value {
     whole["service_tier"] = Value::Null;
     whole["system_fingerprint"] = Value::Null;
     whole["usage"] = generation.usage();
-    whole["kv_transfer_params"] = Value::Null;
+    whole["kv_transfer_params"] = generation.kv_transfer_params();
     whole
 }

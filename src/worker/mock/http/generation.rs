@@ -25,6 +25,8 @@ pub(super) struct Generation {
     pub(super) model: String,
     pub(super) choices: Vec<Choice>,
     pub(super) return_token_ids: bool,
+    /// Whether the answer says where the prompt's blocks are.
+    hands_over: bool,
     received: UnboundedReceiver<Produced>,
 }
 
@@ -70,6 +72,7 @@ impl Generation {
                     text: String::new(),
                     finish: None,
                 });
+                app.check_transfer(sampling, prompt.len())?;
                 let sequence = Sequence::new(app.naming(), Arc::clone(&namespace), prompt.to_vec());
                 requests.push(app.request(sequence, (choice, copy), max_tokens, sampling, sink.clone()));
             }
@@ -86,6 +89,7 @@ impl Generation {
             model: sampling.model.clone().unwrap_or_else(|| app.settings.model.clone()),
             choices,
             return_token_ids: sampling.return_token_ids.unwrap_or(false),
+            hands_over: app.hands_over(sampling),
             received,
         })
     }
@@ -125,6 +129,17 @@ impl Generation {
             "completion_tokens": completion,
             "prompt_tokens_details": details,
         })
+    }
+
+    /// Where the prompt's blocks are, for an engine that was asked to compute them for another. As in vLLM not if
+    /// the model ended the output itself: then there is nothing to go on with.
+    pub(super) fn kv_transfer_params(&self) -> Value {
+        match self.choices.first() {
+            Some(choice) if self.hands_over && choice.finish == Some(Finish::Length) => {
+                self.app.transfer_params(&self.id, choice.prompt.len())
+            }
+            _ => Value::Null,
+        }
     }
 
     /// `value`, or null where the request did not ask for token ids.
@@ -242,6 +257,7 @@ impl App {
             limit,
             stop_token_ids: sampling.stop_token_ids.clone().unwrap_or_default(),
             report_reused: sampling.reports_reused(),
+            transferred: self.takes_over(sampling),
             draws,
             sink,
             cached_tokens: None,

@@ -11,6 +11,7 @@ mod generation;
 mod server;
 mod sse;
 mod tokenize;
+mod transfer;
 
 use std::sync::Arc;
 
