@@ -82,8 +82,8 @@ async fn the_admin_listener_refuses_in_the_same_shape() {
     let worker = json!({ "url": "http://127.0.0.1:9", "model": "stolen" }).to_string();
     let page = [("origin", "https://example.com")];
     assert_error(&send(&rig, Method::POST, &at("/v1/workers"), &page, &worker).await, 403, "web pages");
-    let prefill = json!({ "url": "http://127.0.0.1:9", "model": "m", "worker_type": "prefill" });
-    assert_error(&rig.ask("/v1/workers", &prefill).await, 400, "worker_type");
+    let encode = json!({ "url": "http://127.0.0.1:9", "model": "m", "worker_type": "encode" });
+    assert_error(&rig.ask("/v1/workers", &encode).await, 400, "worker_type");
     let taken = json!({ "id": 1, "url": "http://127.0.0.1:9", "model": MODEL });
     assert_error(&rig.ask("/v1/workers", &taken).await, 409, "worker id 1 is taken");
     assert_eq!(rig.workers().await.len(), 1);

@@ -27,7 +27,9 @@ impl FrontendCommand {
     pub(super) async fn run(self) -> Outcome {
         let file = self.file.config.as_deref().map(ConfigFile::read).transpose()?;
         let router = router_config(&self.router, file.as_ref())?;
-        let plan = self.frontend.plan(router, &self.worker, file)?;
+        let enforce_disagg = router.enforces_disagg();
+        let mut plan = self.frontend.plan(router.config, &self.worker, file)?;
+        plan.settings.enforce_disagg = enforce_disagg;
         let mut signals = shutdown::signals()?;
         let frontend = assemble(plan).await?;
         signals.wait().await;

@@ -4,22 +4,17 @@ use std::error::Error;
 
 use tracing::{info, warn};
 
-use crate::config::{
-    ConfigFile,
-    flags::{Built, Environment, Role, RouterFlags, build_router_config, row},
+use crate::{
+    config::{
+        ConfigFile,
+        flags::{Built, Environment, MockFleet, Role, RouterFlags, build_router_config, row},
+    },
+    fleet::RouterConfig,
 };
 
 /// Puts flags over environment and file. What is not left at its default is logged with where it came from: whoever
 /// wonders about a choice begins there.
 pub(super) fn router_config<R: Role>(
-    flags: &RouterFlags<R>,
-    file: Option<&ConfigFile>,
-) -> Result<R::Config, Box<dyn Error + Send + Sync>> {
-    built_router_config(flags, file).map(|built| built.config)
-}
-
-/// The same, with every setting it was made from.
-pub(super) fn built_router_config<R: Role>(
     flags: &RouterFlags<R>,
     file: Option<&ConfigFile>,
 ) -> Result<Built<R::Config>, Box<dyn Error + Send + Sync>> {
@@ -33,4 +28,19 @@ pub(super) fn built_router_config<R: Role>(
         info!(setting = flag, value = %setting.value, from = %setting.source, "router setting");
     }
     Ok(built)
+}
+
+/// The same for a frontend with mock engines of its own, which do prefill and decode in one place.
+pub(super) fn mock_router_config(
+    flags: &RouterFlags<MockFleet>,
+) -> Result<RouterConfig, Box<dyn Error + Send + Sync>> {
+    let built = router_config(flags, None)?;
+    if built.enforces_disagg() {
+        return Err(
+            "--enforce-disagg: the mock engines here are aggregated ones, so there is nothing to enforce; \
+                    leave it out"
+                .into(),
+        );
+    }
+    Ok(built.config)
 }

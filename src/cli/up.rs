@@ -8,7 +8,7 @@ use super::{
     Outcome,
     mock_fleet::{MODEL, MockFleet, MockFleetPlan},
     print,
-    router::router_config,
+    router::mock_router_config,
     shutdown,
 };
 use crate::config::{
@@ -41,7 +41,7 @@ impl UpCommand {
         let fleet = MockFleet::start(MockFleetPlan {
             engines: usize::from(self.engines),
             engine: self.engine,
-            router: router_config(&self.router, None)?,
+            router: mock_router_config(&self.router)?,
             public: local(self.port),
             admin: local(self.admin_port),
         })

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use http::Uri;
 use tracing::{info, warn};
 
-use super::{Outcome, mock::with_flag, router::built_router_config, shutdown};
+use super::{Outcome, mock::with_flag, router::router_config, shutdown};
 use crate::{
     config::{
         AttachArgs, MockArgs, WorkerArgs,
@@ -131,7 +131,7 @@ fn reachable(mut address: SocketAddr) -> Result<Uri, http::uri::InvalidUri> {
 fn advertised(
     flags: &RouterFlags<Worker>,
 ) -> Result<Option<RouterConfig>, Box<dyn std::error::Error + Send + Sync>> {
-    let Built { config, settings, .. } = built_router_config(flags, None)?;
+    let Built { config, settings, .. } = router_config(flags, None)?;
     match &config {
         Some(config) => {
             let (source, from) = origin(&settings);

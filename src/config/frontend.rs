@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::file::{ConfigFile, FileError, ModelEntry};
 use crate::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
-    frontend::FrontendSettings,
+    frontend::{FrontendSettings, PrefillFallback},
 };
 
 /// Flags of the frontend as given. The same names, with underscores, are the keys of `[frontend]` in a file.
@@ -61,6 +61,10 @@ pub struct FrontendArgs {
     /// Other workers to try when one cannot be reached [default: 2]
     #[arg(long, env = "KVROUTE_RETRIES", value_name = "N", help_heading = LIMITS)]
     pub retries: Option<u32>,
+    /// What becomes of a request whose prefill workers are known and cannot serve it: none refuses it, decode has the
+    /// decode worker compute its prompt too [default: none]
+    #[arg(long, env = "KVROUTE_PREFILL_FALLBACK", value_name = "FALLBACK", help_heading = LIMITS)]
+    pub prefill_fallback: Option<PrefillFallback>,
 }
 
 // The groups of `kvroute frontend --help`, in the order in which they are shown.
@@ -180,6 +184,12 @@ impl FrontendArgs {
             admin_token,
             max_body_bytes: self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes),
             drain_timeout: seconds(self.drain_timeout.or(below.drain_timeout), default.drain_timeout),
+            // The router flag says so, see `cli`.
+            enforce_disagg: default.enforce_disagg,
+            prefill_fallback: self
+                .prefill_fallback
+                .or(below.prefill_fallback)
+                .unwrap_or(default.prefill_fallback),
             retries: self.retries.or(below.retries).unwrap_or(default.retries),
             on_config_mismatch: self
                 .on_config_mismatch

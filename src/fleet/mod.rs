@@ -7,10 +7,14 @@
 //! keep their slots, streams and blocks up to date, so that they can be admitted at any moment. The [`Fleet`]
 //! publishes a [`FleetView`] on every change; a request takes the view once and decides on that.
 //!
+//! A prefill set and a decode set beside each other make a pair: the decode set is what the model's name stands for,
+//! and it knows who computes its prompts ([`PrefillPool`]).
+//!
 //! The fleet opens no socket. Event streams are opened and closed through the [`Streams`] it is given.
 
 mod card;
 mod cohort;
+mod disagg;
 mod endpoint;
 mod fingerprint;
 mod kv_router_config;
@@ -27,6 +31,7 @@ mod worker_spec;
 
 pub use card::{Card, WorkerType};
 pub use cohort::{Cohort, Standing};
+pub use disagg::{ActivationError, Ambiguity, PrefillPool};
 pub use endpoint::{EndpointError, EventEndpoint, StreamDirection};
 pub use fingerprint::Fingerprint;
 pub use mismatch::OnConfigMismatch;

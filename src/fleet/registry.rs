@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::{
     card::Card,
     cohort::Cohort,
+    disagg::{Pools, Unreadable},
     endpoint::EventEndpoint,
     fingerprint::Fingerprint,
     lease::Leases,
@@ -48,6 +49,7 @@ struct Registry {
     indexes: AHashMap<IndexKey, PrefixIndex>,
     /// Few, and in order of founding, so that views and listings are stable.
     sets: Vec<WorkerSet>,
+    pools: Pools,
 }
 
 /// All workers, with a view for requests. Share it in an `Arc`.
@@ -58,6 +60,7 @@ pub struct Fleet {
     /// Held for as long as a change takes, streams included, so that their calls keep the order of the changes.
     registry: Mutex<Registry>,
     leases: Leases,
+    unreadable: Unreadable,
     view: ArcSwap<FleetView>,
     /// The generation of the view, sent after the view is there.
     changes: watch::Sender<u64>,
@@ -84,6 +87,7 @@ impl Fleet {
         Self {
             registry: Mutex::new(Registry { next_id: 1, ..Registry::default() }),
             leases: Leases::default(),
+            unreadable: Unreadable::default(),
             view: ArcSwap::from_pointee(FleetView::default()),
             changes: watch::Sender::new(0),
             streams,
@@ -165,10 +169,20 @@ impl Fleet {
         let key = checked.card.set;
         info!(worker = %id, url = %info.url, set = %key, fingerprint = %cohort.fingerprint, "worker joined");
         registry.set_mut(&key, &cohort).join(&cohort, members, registered_ms);
+        self.unreadable.forget(&info.spec.url);
         registry.workers.insert(id, Worker { info, set: key });
         self.leases.grant(id, lease, Instant::now());
         self.publish(&mut registry);
         Ok(id)
+    }
+
+    /// Notes that a prefill worker of `model` at `url` announced itself with a card that cannot be read. For `length`
+    /// a decode set beside it, if it has no other prefill workers, does not go on as if there were none.
+    pub fn note_unreadable_prefill(&self, model: &str, namespace: &str, url: &str, length: Duration) {
+        let mut registry = self.registry.lock();
+        if self.unreadable.note([model, namespace, url], Instant::now(), length) {
+            self.publish(&mut registry);
+        }
     }
 
     /// Renews a lease. False if there is no such worker, which then has to register again.
@@ -202,7 +216,8 @@ impl Fleet {
     /// Whether [`Fleet::expire_leases`] would find anything. Never waits for a change.
     #[must_use]
     pub fn any_lease_over(&self) -> bool {
-        self.leases.any_over(Instant::now())
+        let now = Instant::now();
+        self.leases.any_over(now) || self.unreadable.any_over(now)
     }
 
     /// Lets workers go whose lease has run out; returns their ids.
@@ -219,6 +234,9 @@ impl Fleet {
             warn!(worker = %id, "lease expired without a heartbeat: worker removed");
         }
         self.let_go(&mut registry, &expired);
+        if self.unreadable.end_over(now) {
+            self.publish(&mut registry);
+        }
         expired
     }
 
@@ -349,7 +367,9 @@ impl Fleet {
         // A set without members is gone: the next worker of its key founds it anew.
         registry.sets.retain(|set| !set.members.is_empty());
         let views = registry.sets.iter_mut().filter_map(|set| set.publish(self.on_config_mismatch));
-        let sets = views.map(Arc::new).collect();
+        let mut sets: Vec<_> = views.collect();
+        registry.pools.pair(&mut sets, &self.unreadable);
+        let sets = sets.into_iter().map(Arc::new).collect();
         self.view.store(Arc::new(FleetView::of(registry.generation, sets)));
         self.changes.send_replace(registry.generation);
     }

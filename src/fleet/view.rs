@@ -12,7 +12,9 @@ use ahash::AHashMap;
 use http::Uri;
 
 use super::{
+    card::WorkerType,
     cohort::{Cohort, Standing, differing_fields},
+    disagg::PrefillPool,
     fingerprint::Fingerprint,
     router_config::RouterConfig,
     stream_status::StreamStatus,
@@ -153,6 +155,8 @@ pub struct SetView {
     pub cohorts: Vec<Standing>,
     /// The cohort whose members take requests; `None` in a conflict.
     pub admitted: Option<Fingerprint>,
+    /// Who computes its prompts, if it is a decode set.
+    pub prefill: PrefillPool,
 }
 
 impl SetView {
@@ -265,11 +269,21 @@ impl FleetView {
         self.sets.iter().flat_map(|set| set.members.iter().map(move |member| (set, member)))
     }
 
-    /// The view of `sets`. A name is either a model or an adapter: the registry takes nobody in who would make it
-    /// both.
+    /// Whether there are prefill workers of `model`, which alone serve nobody.
+    #[must_use]
+    pub fn has_prefill(&self, model: &str) -> bool {
+        let of_model = |set: &Arc<SetView>| set.key.model == model;
+        self.sets.iter().any(|set| of_model(set) && set.key.worker_type == WorkerType::Prefill)
+    }
+
+    /// The view of `sets`. Prefill sets are in it, but no name stands for one: they serve decode sets. A name is either
+    /// a model or an adapter: the registry takes nobody in who would make it both.
     pub(super) fn of(generation: u64, sets: Vec<Arc<SetView>>) -> Self {
         let mut routes: AHashMap<String, ModelRoute> = AHashMap::new();
         for (position, set) in sets.iter().enumerate() {
+            if set.key.worker_type == WorkerType::Prefill {
+                continue;
+            }
             routes.entry(set.key.model.clone()).or_default().sets.push(position);
             for adapter in set.adapters() {
                 let route = routes.entry(adapter.to_owned()).or_default();

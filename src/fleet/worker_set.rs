@@ -7,6 +7,7 @@ use tracing::{error, info, warn};
 use super::{
     card::WorkerType,
     cohort::{Cohort, Standing, differing_fields},
+    disagg::PrefillPool,
     fingerprint::Fingerprint,
     mismatch::OnConfigMismatch,
     view::{RankMember, SetView},
@@ -44,6 +45,8 @@ pub enum ConfigSource {
     Card,
     /// They do not: it inherits the frontend's.
     Frontend,
+    /// They do not, and it computes prompts for a decode set: it inherits that set's.
+    DecodeSet,
 }
 
 impl ConfigSource {
@@ -53,6 +56,7 @@ impl ConfigSource {
         match self {
             Self::Card => "card",
             Self::Frontend => "frontend",
+            Self::DecodeSet => "decode_set",
         }
     }
 }
@@ -163,6 +167,7 @@ impl WorkerSet {
             members: self.members.clone(),
             cohorts: self.in_order(),
             admitted,
+            prefill: PrefillPool::None,
         })
     }
 

@@ -62,8 +62,8 @@ pub struct WorkerSpec {
     /// API surfaces, joined by `|`.
     #[serde(default = "default_model_type")]
     pub model_type: String,
-    /// Role in a prefill/decode deployment. A decode set serves alone; prefill and encode workers, to which no whole
-    /// request may be sent, are refused.
+    /// Role in a prefill/decode deployment. A decode set serves alone, or with the prefill set beside it; a prefill
+    /// set alone serves nobody; encode workers are refused.
     #[serde(default, skip_serializing_if = "is_default")]
     pub worker_type: WorkerType,
     /// Whether the engine speculates with EAGLE (block hashes look one token ahead).
@@ -137,7 +137,7 @@ pub enum SpecError {
     Adapter(String),
     /// A role that is not routed yet.
     #[error(
-        "worker_type = \"{}\" is not supported by this version; leave it out, or set it to \"aggregated\" or \"decode\"",
+        "worker_type = \"{}\" is not supported by this version; leave it out, or set it to \"aggregated\", \"prefill\" or \"decode\"",
         .0.name()
     )]
     Role(WorkerType),
@@ -227,7 +227,7 @@ impl WorkerSpec {
                 return Err(SpecError::Empty(name));
             }
         }
-        if matches!(self.worker_type, WorkerType::Prefill | WorkerType::Encode) {
+        if self.worker_type == WorkerType::Encode {
             return Err(SpecError::Role(self.worker_type));
         }
         self.check_adapters()?;
@@ -350,7 +350,7 @@ mod tests {
             (WorkerSpec { endpoint: String::new(), ..base.clone() }, "endpoint"),
             (WorkerSpec { lora_adapters: vec!["m".into()], ..base.clone() }, "lora_adapters"),
             (WorkerSpec { lora_adapters: vec!["a".into(), "a".into()], ..base.clone() }, "lora_adapters"),
-            (WorkerSpec { worker_type: WorkerType::Prefill, ..base.clone() }, "worker_type"),
+            (WorkerSpec { worker_type: WorkerType::Encode, ..base.clone() }, "worker_type"),
             (WorkerSpec { block_size: 0, ..base.clone() }, "block_size"),
             (WorkerSpec { ranks: 0, ..base.clone() }, "ranks"),
             (WorkerSpec { kv_events_endpoint: Some("5557".into()), ..base.clone() }, "kv_events_endpoint"),

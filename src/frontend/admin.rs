@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 
 use super::{app::App, counters::Surface, error::ApiError, explain, exposition, openai::Fields, route};
 use crate::{
-    fleet::{FleetView, RankMember, RegistrationError, SetView, Standing, WorkerSpec},
+    fleet::{
+        Fleet, FleetView, PrefillPool, RankMember, RegistrationError, SetView, Standing, WorkerSpec,
+        WorkerType,
+    },
     metrics::CONTENT_TYPE,
     select::Exclusion,
     slot::WorkerId,
@@ -121,12 +124,19 @@ async fn read(app: &App, request: Request) -> Result<(HeaderMap, Bytes), ApiErro
 const DEFAULT_LEASE_SECS: f64 = 10.0;
 
 async fn register(State(app): State<Arc<App>>, request: Request) -> Response {
-    let read = read(&app, request).await.and_then(|(_, body)| read_registration(&body));
-    let (spec, lease) = match read {
-        Ok(read) => read,
+    let body = match read(&app, request).await {
+        Ok((_, body)) => body,
         Err(error) => return error.into_response(),
     };
     let fleet = Arc::clone(&app.fleet);
+    let (spec, lease) = match read_registration(&body) {
+        Ok(read) => read,
+        Err(error) => {
+            // It changes the view, which waits for other changes: not on a thread that serves requests.
+            let _ = tokio::task::spawn_blocking(move || note_unreadable(&fleet, &body)).await;
+            return error.into_response();
+        }
+    };
     // Opening streams starts threads: not on a thread that serves requests.
     let registered = tokio::task::spawn_blocking(move || fleet.register(spec, Some(lease))).await;
     match registered {
@@ -163,6 +173,20 @@ fn read_registration(body: &[u8]) -> Result<(WorkerSpec, Duration), ApiError> {
     let spec = serde_json::from_slice(&fields.rewrite(&["lease_secs"], None))
         .map_err(|error| not_a_worker(&fields, &error))?;
     Ok((spec, Duration::from_secs_f64(lease_secs)))
+}
+
+/// Remembers a prefill worker whose registration cannot be read: it is there, and its decode workers must not go on
+/// as if it were not.
+fn note_unreadable(fleet: &Fleet, body: &[u8]) {
+    let Ok(fields) = Fields::parse(body) else { return };
+    let text = |name| fields.get::<String>(name).ok().flatten();
+    if text("worker_type").as_deref() != Some(WorkerType::Prefill.name()) {
+        return;
+    }
+    let (Some(model), Some(url)) = (text("model"), text("url")) else { return };
+    let namespace = text("namespace").unwrap_or_else(|| WorkerSpec::new(&url, &model).namespace);
+    let lease = Duration::from_secs_f64(DEFAULT_LEASE_SECS);
+    fleet.note_unreadable_prefill(&model, &namespace, &url, lease);
 }
 
 /// Why a registration is refused. serde names unknown and missing fields itself, but not the field whose value it
@@ -289,6 +313,7 @@ fn set_object(app: &App, set: &SetView) -> Value {
         "router_config_from": effective.then_some(set.source.name()),
         "differing_fields": set.differing_fields(),
         "cohorts": cohorts,
+        "prefill": prefill_object(set),
         "tokens_from": app.prompts.source(&set.key.model).name(),
     })
 }
@@ -311,4 +336,18 @@ fn cohort_object(set: &SetView, standing: &Standing) -> Value {
         "max_model_len": cohort.max_model_len,
         "router_config": &*cohort.config,
     })
+}
+
+/// What a decode set knows of its prefill workers; null for other sets.
+pub(super) fn prefill_object(set: &SetView) -> Value {
+    if set.key.worker_type != WorkerType::Decode {
+        return Value::Null;
+    }
+    let (prefill, problem) = match &set.prefill {
+        PrefillPool::None => (None, None),
+        PrefillPool::Pending(error) => (None, Some(error.to_string())),
+        PrefillPool::Active(prefill) => (Some(prefill.key.to_string()), None),
+        PrefillPool::Unavailable(ambiguity) => (None, Some(ambiguity.to_string())),
+    };
+    json!({ "state": set.prefill.name(), "worker_set": prefill, "problem": problem })
 }

@@ -35,7 +35,7 @@ impl App {
         send: &mut Send,
         avoid: &[WorkerId],
     ) -> Result<Placed, ApiError> {
-        match self.place(&send.set, &send.prompt, &send.hints, avoid) {
+        match self.place(&send.set, &send.prompt, send.hop, avoid) {
             Ok(placed) => Ok(placed),
             Err(refusal) => self.place_later(send, avoid, refusal).await,
         }
@@ -64,7 +64,7 @@ impl App {
             // A model that has gone altogether is unavailable rather than unknown: the request was in time for it.
             let Ok((set, _)) = self.set_for(&send.model, &send.hints) else { break };
             send.set = set;
-            match self.place(&send.set, &send.prompt, &send.hints, avoid) {
+            match self.place(&send.set, &send.prompt, send.hop, avoid) {
                 Ok(placed) => return Ok(placed),
                 Err(again) => refusal = again,
             }

@@ -28,6 +28,7 @@ pub struct Counters {
     requests: [AtomicU64; Surface::ALL.len() * Outcome::ALL.len()],
     exclusions: [AtomicU64; Exclusion::ALL.len()],
     refusals: [AtomicU64; RefusalKind::ALL.len()],
+    pub(super) prefills: [AtomicU64; Handover::ALL.len()],
     /// Choices made.
     pub choices: AtomicU64,
     /// Candidates looked at, over all choices.
@@ -74,6 +75,35 @@ impl Surface {
             Self::Chat => "chat",
             Self::Completions => "completions",
             Self::Other => "other",
+        }
+    }
+}
+
+/// How the prefill hop of a request in two hops ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Handover {
+    /// A decode worker takes the prompt's blocks over.
+    HandedOver,
+    /// The model had nothing to say: there is nothing to decode.
+    Ended,
+    /// The engine handed nothing over: the prompt is computed again.
+    Missing,
+    /// There was no answer, or an error.
+    Failed,
+}
+
+impl Handover {
+    /// Every way.
+    pub const ALL: [Self; 4] = [Self::HandedOver, Self::Ended, Self::Missing, Self::Failed];
+
+    /// The label in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HandedOver => "handed_over",
+            Self::Ended => "ended",
+            Self::Missing => "missing",
+            Self::Failed => "failed",
         }
     }
 }
@@ -151,6 +181,11 @@ impl Counters {
     /// Exclusions by reason.
     pub fn exclusions(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Exclusion::ALL.iter().map(|&reason| (reason.name(), self.exclusions[reason as usize].load(Relaxed)))
+    }
+
+    /// Prefill hops by how they ended.
+    pub fn prefills(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Handover::ALL.into_iter().zip(&self.prefills).map(|(how, count)| (how.name(), count.load(Relaxed)))
     }
 
     /// Refusals by reason.

@@ -133,6 +133,11 @@ impl ApiError {
         Self { code, ..Self::new(error.kind.status(), error.client_type(), error.client_message()) }
     }
 
+    /// 502: a worker's answer cannot be used.
+    pub(crate) fn bad_gateway(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "upstream_error", message)
+    }
+
     /// 500: something of ours broke.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)

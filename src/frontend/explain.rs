@@ -1,12 +1,20 @@
 //! `POST /v1/route/explain`: where would this request go, and why not elsewhere?
 //!
-//! The body is that of a chat or a completion. Nothing is sent and nothing is booked.
+//! The body is that of a chat or a completion. Nothing is sent and nothing is booked. Of a request in two hops the
+//! answer is the decode hop's, with the prefill hop's in `prefill`.
 
 use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{app::App, counters::Surface, error::ApiError, route};
+use super::{
+    admin,
+    app::App,
+    counters::Surface,
+    error::ApiError,
+    place::Hop,
+    route::{self, Asked},
+};
 use crate::{
     fleet::{SetView, StreamState},
     select::{Choice, Refusal, Row, cost::Cost},
@@ -20,11 +28,31 @@ pub(super) async fn explain(
     body: &Bytes,
 ) -> Result<Value, ApiError> {
     let asked = route::ask(app, surface, headers, body).await?;
-    let set = &asked.set;
+    let split = app.split(&asked.set, &asked.hints);
+    let (hop, prefill) = match &split {
+        Ok(Some(split)) => (split.decode, Some((&split.set, split.prefill))),
+        _ => (Hop::whole(&asked.hints), None),
+    };
+    let mut answer = hop_object(app, &asked, &asked.set, hop);
+    let known = admin::prefill_object(&asked.set);
+    if known.is_object() {
+        let mut object = prefill.map_or_else(|| json!({}), |(set, hop)| hop_object(app, &asked, set, hop));
+        object["pool"] = known;
+        if let Err(error) = &split {
+            object["refused"] = json!(error.message);
+        }
+        answer["prefill"] = object;
+    }
+    Ok(answer)
+}
+
+/// One hop: who could take it, who would, and why.
+fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
     let mut answer = json!({
         "model": set.key.model,
         "worker_set": set.key.to_string(),
         "worker_set_state": set.state().name(),
+        "phase": hop.phase.name(),
         "router_mode": set.config.mode.name(),
         "router_config_from": set.source.name(),
         "prompt_tokens": asked.prompt.tokens.ids.len(),
@@ -36,11 +64,11 @@ pub(super) async fn explain(
     if let Some(problem) = &asked.prompt.tokens.problem {
         answer["tokens_problem"] = json!(problem);
     }
-    app.dry_run(set, &asked.prompt, &asked.hints, |outcome, rows, blocks| {
+    app.dry_run(set, &asked.prompt, hop, |outcome, rows, blocks| {
         answer["prompt_blocks"] = json!(blocks);
         describe(&mut answer, set, outcome, rows);
     });
-    Ok(answer)
+    answer
 }
 
 fn describe(answer: &mut Value, set: &SetView, outcome: Result<Choice, Refusal>, rows: &[Row]) {

@@ -94,7 +94,10 @@ fn choices(app: &App, page: &mut Page<'_>) -> fmt::Result {
     let cost = load(&counters.cost_thousandths) as f64 / 1000.0;
     page.counter("choice_cost_blocks", "Cost of the chosen workers, in blocks (mode kv)", cost)?;
     by_reason(page, "exclusions", "Candidates that could not be chosen", counters.exclusions())?;
-    by_reason(page, "refusals", "Requests that got no worker", counters.refusals())
+    by_reason(page, "refusals", "Requests that got no worker", counters.refusals())?;
+    let prefills: Vec<_> = counters.prefills().map(|(how, count)| ([("outcome", how)], count)).collect();
+    let prefills = prefills.iter().map(|(labels, count)| (&labels[..], *count));
+    page.counters("prefills", "Prefill hops of requests in two hops, by how they ended", prefills)
 }
 
 fn by_reason(

@@ -16,7 +16,9 @@ use crate::{
 struct Nvext {
     backend_instance_id: Option<u64>,
     decode_worker_id: Option<u64>,
+    prefill_worker_id: Option<u64>,
     dp_rank: Option<u32>,
+    prefill_dp_rank: Option<u32>,
     cache_salt: Option<String>,
     extra_fields: Vec<String>,
     annotations: Vec<String>,
@@ -24,8 +26,16 @@ struct Nvext {
 }
 
 /// Keys of `nvext` that this router reads.
-const KNOWN_KEYS: [&str; 6] =
-    ["backend_instance_id", "decode_worker_id", "dp_rank", "cache_salt", "extra_fields", "annotations"];
+const KNOWN_KEYS: [&str; 8] = [
+    "backend_instance_id",
+    "decode_worker_id",
+    "prefill_worker_id",
+    "dp_rank",
+    "prefill_dp_rank",
+    "cache_salt",
+    "extra_fields",
+    "annotations",
+];
 
 impl Nvext {
     /// Field by field, so that an error names the one at fault.
@@ -35,7 +45,9 @@ impl Nvext {
         Ok(Self {
             backend_instance_id: nvext.get("backend_instance_id")?,
             decode_worker_id: nvext.get("decode_worker_id")?,
+            prefill_worker_id: nvext.get("prefill_worker_id")?,
             dp_rank: nvext.get("dp_rank")?,
+            prefill_dp_rank: nvext.get("prefill_dp_rank")?,
             cache_salt: nvext.get("cache_salt")?,
             extra_fields: nvext.get("extra_fields")?.unwrap_or_default(),
             annotations: nvext.get("annotations")?.unwrap_or_default(),
@@ -49,6 +61,8 @@ impl Nvext {
 pub(super) struct Hints {
     /// Where the request must go.
     pub(super) pin: Option<Pin>,
+    /// Where its prompt must be computed, if that is done elsewhere.
+    pub(super) prefill_pin: Option<Pin>,
     /// Cache namespace by header. It wins over whatever the body says: a gateway sets it, and a tenant must not
     /// talk its way into another's cache.
     pub(super) tenant: Option<String>,
@@ -107,9 +121,11 @@ impl Hints {
             }
             (None, None) => None,
         };
+        let prefill_pin = prefill_pin(headers, &nvext, rank)?;
         let wants = |name: &str| nvext.extra_fields.iter().any(|field| field == name);
         Ok(Self {
             pin,
+            prefill_pin,
             tenant: text(headers, "x-tenant-id").filter(|tenant| !tenant.is_empty()),
             cache_salt: nvext.cache_salt.filter(|salt| !salt.is_empty()),
             metadata: Metadata { worker_id: wants("worker_id"), timing: wants("timing") },
@@ -117,6 +133,28 @@ impl Hints {
             has_nvext: fields.raw("nvext").is_some(),
             unknown_keys: nvext.unknown_keys,
         })
+    }
+}
+
+/// The pin of the prefill hop. Its rank is its own, else the request's.
+fn prefill_pin(headers: &HeaderMap, nvext: &Nvext, rank: Option<u32>) -> Result<Option<Pin>, ApiError> {
+    let worker = first_number(headers, &["x-dynamo-prefill-instance-id", "x-prefill-instance-id"]);
+    let own = first_number(headers, &["x-dynamo-prefill-dp-rank", "x-prefill-dp-rank"])
+        .and_then(|rank| u32::try_from(rank).ok())
+        .or(nvext.prefill_dp_rank)
+        // How Dynamo's gateway says that there is none.
+        .filter(|&rank| rank != u32::MAX);
+    match worker.or(nvext.prefill_worker_id) {
+        Some(worker) => {
+            let rank = own.or(rank).map(Rank);
+            Ok(Some(Pin { worker: WorkerId(worker), rank, field: PinField::PrefillWorkerId }))
+        }
+        None if own.is_some() => Err(ApiError::bad_field(
+            "nvext.prefill_dp_rank",
+            "a prefill_dp_rank needs the worker it belongs to: set nvext.prefill_worker_id or the header \
+             x-dynamo-prefill-instance-id",
+        )),
+        None => Ok(None),
     }
 }
 
@@ -169,6 +207,22 @@ mod tests {
     fn a_rank_alone_names_nobody() {
         assert_eq!(read(&[("x-dp-rank", "1")], "{}").unwrap_err().status, 400);
         assert_eq!(read(&[], r#"{"nvext":{"dp_rank":1}}"#).unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn the_prefill_hop_has_a_pin_of_its_own() {
+        let prefill = |headers: &[_], body: &str| {
+            let pin = read(headers, body).unwrap().prefill_pin;
+            pin.map(|pin| (pin.worker.0, pin.rank.map(|rank| rank.0)))
+        };
+        let body =
+            r#"{"nvext":{"prefill_worker_id":1,"prefill_dp_rank":2,"decode_worker_id":3,"dp_rank":4}}"#;
+        assert_eq!(prefill(&[], body), Some((1, Some(2))));
+        assert_eq!(pin(&read(&[], body).unwrap()), Some((3, Some(4))));
+        let headers = [("x-prefill-instance-id", "7"), ("x-prefill-dp-rank", "4294967295")];
+        assert_eq!(prefill(&headers, body), Some((7, Some(4))), "unset, so the request's");
+        assert_eq!(prefill(&[], r#"{"nvext":{"backend_instance_id":1}}"#), None);
+        assert_eq!(read(&[("x-prefill-dp-rank", "1")], "{}").unwrap_err().status, 400);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The HTTP surface: OpenAI's API for clients, and the admin listener for operators.
 //!
 //! A request is read once ([`openai`]), gets its hints ([`hints`]) and tokens ([`prompts`]), is placed
-//! ([`place`]: hash, look up, admit) and forwarded ([`route`]). The admin listener asks the same placement
+//! ([`place`]: hash, look up, admit) and forwarded ([`route`]). Where prefill workers stand beside decode workers it
+//! goes to one of each ([`two_hop`]). The admin listener asks the same placement
 //! and answers with the reasons instead ([`explain`]).
 //!
 //! The public listener tells a client nothing about the index or about other clients.
@@ -24,10 +25,11 @@ mod public;
 mod route;
 mod server;
 mod settings;
+mod two_hop;
 mod watch;
 
 pub use app::App;
-pub use counters::{Counters, Outcome, Surface};
+pub use counters::{Counters, Handover, Outcome, Surface};
 pub use prompts::Prompts;
 pub use server::{Frontend, StartError};
-pub use settings::FrontendSettings;
+pub use settings::{FrontendSettings, PrefillFallback};

@@ -106,14 +106,16 @@ impl<'a> Fields<'a> {
     /// The object without the fields in `drop` and with `add` in front. Every other byte is the client's own,
     /// spaces included: what the engine gets differs in nothing that was not asked for.
     pub(super) fn rewrite(&self, drop: &[&str], add: Option<(&str, &str)>) -> Bytes {
+        let add = add.map(|(name, value)| format!("{}:{}", quoted(name), quoted(value)));
+        self.replace(drop, add.as_deref())
+    }
+
+    /// The same with members that are JSON already, such as `"a":1,"b":2`.
+    pub(super) fn replace(&self, drop: &[&str], add: Option<&str>) -> Bytes {
         let open = self.text.find('{').map_or(0, |at| at + 1);
         let mut body = String::with_capacity(self.text.len());
         body.push_str(&self.text[..open]);
-        if let Some((name, value)) = add {
-            body.push_str(&quoted(name));
-            body.push(':');
-            body.push_str(&quoted(value));
-        }
+        body.push_str(add.unwrap_or_default());
         let mut first = add.is_none();
         let mut from = open;
         for (name, value) in &self.members {

@@ -1,6 +1,7 @@
 //! The routes that are not tokenised: embeddings, responses, messages and whatever else names a model.
 //!
-//! They go to a worker of that model by load, through the set's own strategy with an empty prompt.
+//! They go to a worker of that model by load, through the set's own strategy with an empty prompt. They are not split:
+//! where prefill workers stand beside decode workers, a decode worker serves them whole.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::{
     error::ApiError,
     hints::Hints,
     openai::Fields,
-    place::Prompt,
+    place::{Hop, Prompt},
     route::{self, Send},
     watch::InFlight,
 };
@@ -58,7 +59,8 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
     }
     let (set, _) = app.set_for(&model, &hints)?;
     let forwarded = if hints.has_nvext { fields.rewrite(&["nvext"], None) } else { body.clone() };
-    Ok(Send { model, set, body: forwarded, prompt: Prompt::default(), hints })
+    let hop = Hop::whole(&hints);
+    Ok(Send { model, set, body: forwarded, prompt: Prompt::default(), hints, hop, prefiller: None })
 }
 
 #[cfg(test)]

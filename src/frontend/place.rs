@@ -11,13 +11,13 @@ use std::{
 
 use fastrand::Rng;
 
-use super::{app::App, counters::Counters, error::ApiError, hints::Hints, prompts::Tokens};
+use super::{app::App, counters::Counters, error::ApiError, hints::Hints, prompts::Tokens, two_hop::has};
 use crate::{
-    fleet::{FleetView, RankMember, SetState, SetView},
+    fleet::{FleetView, PrefillPool, RankMember, SetState, SetView},
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
     index,
     load::Booking,
-    select::{self, Choice, Demand, Member, Refusal, RefusalKind, Row},
+    select::{self, Choice, Demand, Member, Overrides, Phase, Pin, Refusal, RefusalKind, Row},
     slot::WorkerId,
 };
 
@@ -29,6 +29,34 @@ pub(super) struct Prompt {
     pub(super) lora: Option<String>,
     /// The cache namespace that the engine will use.
     pub(super) salt: Option<String>,
+}
+
+/// One hop of a request: which part of its work is placed, and the worker that it insists on.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Hop {
+    pub(super) phase: Phase,
+    pub(super) pin: Option<Pin>,
+}
+
+impl Hop {
+    /// All of the work in one place.
+    pub(super) fn whole(hints: &Hints) -> Self {
+        Self { phase: Phase::Aggregated, pin: hints.pin }
+    }
+
+    /// The decode hop gets the prompt's blocks from elsewhere: it has nothing to prefill, what it has cached saves
+    /// nothing, and its blocks are its own.
+    fn overrides(self) -> Overrides {
+        if self.phase != Phase::Decode {
+            return Overrides::default();
+        }
+        Overrides {
+            assume_kv_reuse: Some(false),
+            track_prefill_tokens: Some(false),
+            overlap_score_credit: Some(0.0),
+            ..Overrides::default()
+        }
+    }
 }
 
 /// A placed request.
@@ -64,14 +92,21 @@ impl App {
     /// worker that the request is pinned to, else one is drawn, by their numbers of workers that can take it.
     ///
     /// # Errors
-    /// 404 for a model nobody serves.
+    /// 404 for a model nobody serves, 503 for one that has prefill workers only.
     pub(super) fn set_for(
         &self,
         model: &str,
         hints: &Hints,
     ) -> Result<(Arc<SetView>, Option<String>), ApiError> {
         let view = self.fleet.view();
-        let route = view.route(model).ok_or_else(|| ApiError::model_not_found(model, &view.models()))?;
+        let route = view.route(model).ok_or_else(|| {
+            if view.has_prefill(model) {
+                return ApiError::unavailable(format!(
+                    "no worker decodes '{model}' now, only prefill workers do serve it"
+                ));
+            }
+            ApiError::model_not_found(model, &view.models())
+        })?;
         let set = pinned_set(&view, &route.sets, hints)
             .or_else(|| draw_set(&view, &route.sets, self.fleet.now_ms()))
             .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
@@ -86,7 +121,7 @@ impl App {
         &self,
         set: &SetView,
         prompt: &Prompt,
-        hints: &Hints,
+        hop: Hop,
         avoid: &[WorkerId],
     ) -> Result<Placed, Refusal> {
         let now = self.fleet.now_ms();
@@ -97,7 +132,7 @@ impl App {
             let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
             let looked_up = Instant::now();
             set.gather(now, &mut space.members);
-            let demand = demand(set, prompt, hints, &space.sequence, avoid);
+            let demand = demand(set, prompt, hop, &space.sequence, avoid);
             let admitted =
                 set.selector.admit(&space.members, overlaps, &demand, &mut space.rows, &mut space.rng);
             self.counters.hash.observe(hashed - asked);
@@ -105,8 +140,11 @@ impl App {
             self.counters.admit.observe(looked_up.elapsed());
             self.counters.rows(space.rows.rows());
             let (choice, booking) = admitted?;
-            let blocks = u32::try_from(space.hashes.len()).unwrap_or(u32::MAX);
-            self.counters.choice(&choice, blocks);
+            self.counters.choice(&choice);
+            // A decode hop takes its blocks from elsewhere, so what it has cached was not asked for.
+            if hop.phase != Phase::Decode {
+                self.counters.prefix(&choice, space.hashes.len());
+            }
             // Rows stand in the order of the members, which were gathered from this very view.
             let member = set.members.get(choice.row).ok_or(Refusal::NoWorkers)?;
             member.chosen.fetch_add(1, Relaxed);
@@ -120,7 +158,7 @@ impl App {
         &self,
         set: &SetView,
         prompt: &Prompt,
-        hints: &Hints,
+        hop: Hop,
         read: impl FnOnce(Result<Choice, Refusal>, &[Row], usize) -> R,
     ) -> R {
         let now = self.fleet.now_ms();
@@ -128,7 +166,7 @@ impl App {
             hash_prompt(space, set, prompt);
             let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
             set.gather(now, &mut space.members);
-            let demand = demand(set, prompt, hints, &space.sequence, &[]);
+            let demand = demand(set, prompt, hop, &space.sequence, &[]);
             let outcome =
                 set.selector.explain(&space.members, overlaps, &demand, &mut space.rows, &mut space.rng);
             read(outcome, space.rows.rows(), space.hashes.len())
@@ -137,9 +175,14 @@ impl App {
 }
 
 fn pinned_set(view: &FleetView, sets: &[usize], hints: &Hints) -> Option<Arc<SetView>> {
-    let worker = hints.pin?.worker;
-    let mut sets = sets.iter().filter_map(|&position| view.sets.get(position));
-    sets.find(|set| set.members.iter().any(|member| member.worker.id == worker)).map(Arc::clone)
+    let sets = || sets.iter().filter_map(|&position| view.sets.get(position));
+    let pinned = |set: &&Arc<SetView>| hints.pin.is_some_and(|pin| has(set, &pin));
+    // A pinned prefill worker serves one decode set.
+    let prefill_pinned = |set: &&Arc<SetView>| match (&set.prefill, hints.prefill_pin.or(hints.pin)) {
+        (PrefillPool::Active(prefill), Some(pin)) => has(prefill, &pin),
+        _ => false,
+    };
+    sets().find(pinned).or_else(|| sets().find(prefill_pinned)).map(Arc::clone)
 }
 
 fn draw_set(view: &FleetView, positions: &[usize], now_ms: u64) -> Option<Arc<SetView>> {
@@ -175,11 +218,12 @@ fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {
 fn demand<'a>(
     set: &SetView,
     prompt: &Prompt,
-    hints: &Hints,
+    hop: Hop,
     sequence: &'a [SequenceHash],
     avoid: &'a [WorkerId],
 ) -> Demand<'a> {
-    Demand { pin: hints.pin, avoid, ..Demand::new(prompt.tokens.ids.len(), set.block_size, sequence) }
+    let demand = Demand::new(prompt.tokens.ids.len(), set.block_size, sequence);
+    Demand { phase: hop.phase, pin: hop.pin, avoid, overrides: hop.overrides(), ..demand }
 }
 
 /// A refusal as a client sees it.
@@ -206,11 +250,14 @@ impl Counters {
         }
     }
 
-    fn choice(&self, choice: &Choice, blocks: u32) {
+    fn prefix(&self, choice: &Choice, blocks: usize) {
+        self.prompt_blocks.fetch_add(blocks as u64, Relaxed);
+        self.overlap_blocks.fetch_add(u64::from(choice.overlap.total()), Relaxed);
+    }
+
+    fn choice(&self, choice: &Choice) {
         self.choices.fetch_add(1, Relaxed);
         self.candidates.fetch_add(u64::from(choice.candidates), Relaxed);
-        self.prompt_blocks.fetch_add(u64::from(blocks), Relaxed);
-        self.overlap_blocks.fetch_add(u64::from(choice.overlap.total()), Relaxed);
         // A cost beyond reason shall not make the sum wrap.
         let cost = (choice.cost.unwrap_or(0.0) * 1000.0).min(1e12) as u64;
         self.cost_thousandths.fetch_add(cost, Relaxed);

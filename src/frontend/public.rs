@@ -17,7 +17,7 @@ use super::{
     error::ApiError,
     passthrough, route,
 };
-use crate::fleet::FleetView;
+use crate::fleet::{FleetView, WorkerType};
 
 /// The public routes.
 pub(super) fn router(app: &Arc<App>) -> Router {
@@ -79,6 +79,7 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
             let source = app.prompts.source(&set.key.model);
             json!({
                 "model": set.key.model,
+                "worker_type": set.key.worker_type.name(),
                 "ranks": set.members.len(),
                 "routable_ranks": routable,
                 "router_mode": set.config.mode.name(),
@@ -86,7 +87,9 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
             })
         })
         .collect();
-    let routable = models.iter().any(|model| model["routable_ranks"] != 0);
+    // A prefill set alone serves nobody.
+    let mut serving = view.sets.iter().filter(|set| set.key.worker_type != WorkerType::Prefill);
+    let routable = serving.any(|set| set.routable(now) != 0);
     let (status, text) = match (app.draining(), routable) {
         (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "no routable worker"),

@@ -23,24 +23,36 @@ use super::{
     error::ApiError,
     hints::Hints,
     openai::{Fields, FirstPrompt, PromptField},
-    place::{Placed, Prompt, refused},
+    place::{Hop, Placed, Prompt, refused},
     prompts::{Chat, PromptInput},
+    two_hop::{self, Prefiller},
     watch::{InFlight, Watch},
 };
 use crate::{
-    fleet::SetView,
+    fleet::{SetView, WorkerInfo},
     proxy::{Answer, ProxyError, Retry},
     slot::WorkerId,
 };
 
 /// What a client asked, ready to be placed.
 pub(super) struct Asked {
-    model: String,
+    pub(super) model: String,
     pub(super) set: Arc<SetView>,
     pub(super) prompt: Prompt,
     pub(super) hints: Hints,
     /// The body for the engine.
-    body: Bytes,
+    pub(super) body: Bytes,
+    /// Whether the answer is to come piece by piece.
+    pub(super) streams: bool,
+}
+
+impl Asked {
+    /// All of it for one worker.
+    pub(super) fn whole(self) -> Send {
+        let Self { model, set, prompt, hints, body, .. } = self;
+        let hop = Hop::whole(&hints);
+        Send { model, set, prompt, hints, body, hop, prefiller: None }
+    }
 }
 
 /// A request on its way to a worker.
@@ -51,6 +63,9 @@ pub(super) struct Send {
     pub(super) prompt: Prompt,
     pub(super) hints: Hints,
     pub(super) body: Bytes,
+    pub(super) hop: Hop,
+    /// Who computed the prompt, if somebody else did.
+    pub(super) prefiller: Option<Prefiller>,
 }
 
 /// Serves a chat or a completion.
@@ -63,10 +78,12 @@ pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> 
     let in_flight = InFlight::enter(&app.counters, surface);
     match ask(&app, surface, &head.headers, &body).await {
         Ok(asked) if asked.hints.query_only => in_flight.refuse(query_elsewhere()),
-        Ok(asked) => {
-            let Asked { model, set, prompt, hints, body } = asked;
-            send(app, in_flight, head, Send { model, set, prompt, hints, body }).await
-        }
+        Ok(asked) => match app.split(&asked.set, &asked.hints) {
+            Ok(None) => send(app, in_flight, head, asked.whole()).await,
+            // Boxed, since one that is not split should not carry the room for it.
+            Ok(Some(split)) => Box::pin(two_hop::serve(app, in_flight, head, asked, split)).await,
+            Err(error) => in_flight.refuse(error),
+        },
         Err(error) => in_flight.refuse(error),
     }
 }
@@ -159,7 +176,7 @@ pub(super) async fn ask(
     let fields = Fields::parse(body)?;
     let model = model(&fields)?;
     // The engine checks this too; here it decides how the answer is read.
-    let _stream: Option<bool> = fields.get("stream")?;
+    let streams = fields.get("stream")?.unwrap_or(false);
     let hints = Hints::read(headers, &fields)?;
     app.note_unknown_hints(&hints.unknown_keys);
     let input = prompt_input(surface, &fields)?;
@@ -188,7 +205,7 @@ pub(super) async fn ask(
         _ if hints.has_nvext => fields.rewrite(&["nvext"], None),
         _ => body.clone(),
     };
-    Ok(Asked { model, set, prompt: Prompt { tokens, lora, salt }, hints, body: forwarded })
+    Ok(Asked { model, set, prompt: Prompt { tokens, lora, salt }, hints, body: forwarded, streams })
 }
 
 fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, ApiError> {
@@ -225,24 +242,34 @@ pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, mut se
             Ok(answer) => return respond(answer, in_flight, &send, placed),
             Err(error) => error,
         };
-        if error.retry() == Retry::Safe {
-            app.fleet.inhibit(&worker);
-        }
-        if !again(&app, &error, &avoid) {
+        if !tries_another(&app, &error, &worker, &mut avoid) {
             warn!(%error, "request failed");
             return in_flight.refuse(ApiError::upstream(&error));
         }
-        warn!(%error, "the worker takes no requests for a few seconds; trying another");
-        avoid.push(worker.id);
     }
 }
 
-fn again(app: &App, error: &ProxyError, avoid: &[WorkerId]) -> bool {
-    error.retry() == Retry::Safe && avoid.len() < app.settings.retries as usize
+/// After a failure at `worker`: whether another may be tried, which is then to avoid it too.
+pub(super) fn tries_another(
+    app: &App,
+    error: &ProxyError,
+    worker: &WorkerInfo,
+    avoid: &mut Vec<WorkerId>,
+) -> bool {
+    if error.retry() != Retry::Safe {
+        return false;
+    }
+    app.fleet.inhibit(worker);
+    if avoid.len() >= app.settings.retries as usize {
+        return false;
+    }
+    warn!(%error, "the worker takes no requests for a few seconds; trying another");
+    avoid.push(worker.id);
+    true
 }
 
 /// The request's head; for a worker with several ranks it says which one was chosen.
-fn for_rank<'a>(head: &'a Parts, placed: &Placed) -> Cow<'a, Parts> {
+pub(super) fn for_rank<'a>(head: &'a Parts, placed: &Placed) -> Cow<'a, Parts> {
     if placed.member.worker.spec.ranks <= 1 {
         return Cow::Borrowed(head);
     }
@@ -252,9 +279,9 @@ fn for_rank<'a>(head: &'a Parts, placed: &Placed) -> Cow<'a, Parts> {
 }
 
 fn respond(answer: Answer, in_flight: InFlight, send: &Send, placed: Placed) -> Response {
-    let watch = Watch::new(&answer, in_flight, &placed);
+    let watch = Watch::new(&answer, in_flight, &placed, send.prefiller.is_some());
     let metadata = send.hints.metadata;
-    let annotator = metadata.any().then(|| watch.annotator(metadata, &placed));
+    let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, send.prefiller));
     let response = answer.relay(watch.holding(placed.booking));
     match annotator {
         Some(annotator) => crate::proxy::annotate(response, annotator).map(Body::new),
@@ -280,10 +307,16 @@ pub(super) async fn query_instance(
              would go, or send it to the public listener",
         ));
     }
-    let choice = app
-        .dry_run(&asked.set, &asked.prompt, &asked.hints, |outcome, _, _| outcome)
-        .map_err(|refusal| refused(&asked.set, &refusal))?;
-    let (worker, rank) = (choice.worker.0, choice.rank.0);
+    let choose = |set: &SetView, hop| {
+        let choice = app.dry_run(set, &asked.prompt, hop, |outcome, _, _| outcome);
+        let choice = choice.map_err(|refusal| refused(set, &refusal));
+        choice.map(|choice| (choice.worker.0, choice.rank.0))
+    };
+    // A request that only asks is answered while prefill workers are activating, too.
+    let (prefill, decode) = match app.split(&asked.set, &asked.hints) {
+        Ok(Some(split)) => (Some(choose(&split.set, split.prefill)?), choose(&asked.set, split.decode)?),
+        _ => (None, choose(&asked.set, Hop::whole(&asked.hints))?),
+    };
     let object = match surface {
         Surface::Chat => "chat.completion",
         Surface::Completions | Surface::Other => "text_completion",
@@ -294,12 +327,7 @@ pub(super) async fn query_instance(
         "model": asked.set.key.model,
         "choices": [],
         "nvext": {
-            "worker_id": {
-                "prefill_worker_id": worker,
-                "prefill_dp_rank": rank,
-                "decode_worker_id": worker,
-                "decode_dp_rank": rank,
-            },
+            "worker_id": two_hop::worker_id(prefill.unwrap_or(decode), Some(decode)),
             "token_ids": asked.prompt.tokens.ids,
         },
     }))

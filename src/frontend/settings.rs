@@ -2,8 +2,11 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    str::FromStr,
     time::Duration,
 };
+
+use serde::Deserialize;
 
 use crate::{fleet::OnConfigMismatch, proxy::PoolSettings};
 
@@ -24,6 +27,11 @@ pub struct FrontendSettings {
     pub retries: u32,
     /// What becomes of worker sets whose members' cards differ. Default: they stop.
     pub on_config_mismatch: OnConfigMismatch,
+    /// Whether a decode set without prefill workers refuses requests instead of serving alone. Default false.
+    pub enforce_disagg: bool,
+    /// What becomes of a request whose prefill workers are known and cannot serve it. Default
+    /// [`PrefillFallback::None`].
+    pub prefill_fallback: PrefillFallback,
     /// Connections to workers.
     pub upstream: PoolSettings,
 }
@@ -38,7 +46,32 @@ impl Default for FrontendSettings {
             drain_timeout: Duration::from_secs(30),
             retries: 2,
             on_config_mismatch: OnConfigMismatch::Stop,
+            enforce_disagg: false,
+            prefill_fallback: PrefillFallback::None,
             upstream: PoolSettings::default(),
+        }
+    }
+}
+
+/// What becomes of a request whose prefill workers are known and cannot serve it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PrefillFallback {
+    /// It fails.
+    #[default]
+    None,
+    /// The decode worker computes the prompt too.
+    Decode,
+}
+
+impl FromStr for PrefillFallback {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "none" => Ok(Self::None),
+            "decode" => Ok(Self::Decode),
+            _ => Err("expected none or decode".to_owned()),
         }
     }
 }

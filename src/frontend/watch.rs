@@ -5,7 +5,10 @@ use std::{
     time::Instant,
 };
 
-use axum::response::{IntoResponse as _, Response};
+use axum::{
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
 use http::{StatusCode, header};
 use serde_json::{Map, Value, json};
 
@@ -15,6 +18,7 @@ use super::{
     error::ApiError,
     hints::Metadata,
     place::Placed,
+    two_hop::{self, Prefiller},
 };
 use crate::{
     fleet::RankMember,
@@ -45,6 +49,11 @@ impl InFlight {
         }
     }
 
+    /// Counts it as served.
+    pub(super) fn complete(&mut self) {
+        self.end(Outcome::Ok);
+    }
+
     /// Ends it with an error of our own.
     pub(super) fn refuse(mut self, error: ApiError) -> Response {
         self.end(Outcome::of_status(error.status));
@@ -69,17 +78,19 @@ pub(super) struct Watch {
     streams: bool,
     received_ms: u64,
     member: Arc<RankMember>,
+    /// Whether another worker computed the prompt.
+    prefilled: bool,
     in_flight: InFlight,
 }
 
 impl Watch {
-    pub(super) fn new(answer: &Answer, in_flight: InFlight, placed: &Placed) -> Self {
+    pub(super) fn new(answer: &Answer, in_flight: InFlight, placed: &Placed, prefilled: bool) -> Self {
         let since = u64::try_from(in_flight.asked.elapsed().as_millis()).unwrap_or(0);
         let received_ms = unix_ms().saturating_sub(since);
         let kind = answer.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
         let streams = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
         let member = Arc::clone(&placed.member);
-        Self { status: answer.status(), streams, received_ms, member, in_flight }
+        Self { status: answer.status(), streams, received_ms, member, prefilled, in_flight }
     }
 
     /// The observer that holds `booking` until the answer is over.
@@ -89,11 +100,17 @@ impl Watch {
 
     /// What the client asked to be told about its own request. Dynamo's `kv_hit_rate` is not among it: it
     /// would tell a client what others have cached.
-    pub(super) fn annotator(&self, metadata: Metadata, placed: &Placed) -> RequestMetadata {
+    pub(super) fn annotator(
+        &self,
+        metadata: Metadata,
+        placed: &Placed,
+        prefiller: Option<Prefiller>,
+    ) -> RequestMetadata {
+        let own = (placed.choice.worker.0, placed.choice.rank.0);
         RequestMetadata {
             metadata,
-            worker: placed.choice.worker.0,
-            rank: placed.choice.rank.0,
+            // Where one worker does both phases it fills the fields of both, as Dynamo has it.
+            worker_id: two_hop::worker_id(prefiller.unwrap_or(own), Some(own)),
             asked: self.in_flight.asked,
             received_ms: self.received_ms,
             first_ms: None,
@@ -138,24 +155,33 @@ impl Observer for Relayed {
             End::Dropped => Outcome::Cancelled,
         };
         self.watch.in_flight.end(outcome);
-        let counters = &self.watch.in_flight.counters;
-        if let Some(usage) = self.usage
-            && let Some(cached) = usage.cached_tokens
-        {
-            counters.reported.fetch_add(1, Relaxed);
-            counters.reported_prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
-            counters.reported_cached_tokens.fetch_add(cached, Relaxed);
-            self.watch.member.cached_tokens.fetch_add(cached, Relaxed);
-            self.watch.member.prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
+        // A decode engine counts what it took over as cached, which says nothing of any cache.
+        if let Some(usage) = self.usage.filter(|_| !self.watch.prefilled) {
+            note_usage(&self.watch.in_flight.counters, &self.watch.member, usage);
         }
     }
+}
+
+/// Counts what an engine says of its cache, if it says so.
+pub(super) fn note_usage(counters: &Counters, member: &RankMember, usage: Usage) {
+    let Some(cached) = usage.cached_tokens else { return };
+    counters.reported.fetch_add(1, Relaxed);
+    counters.reported_prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
+    counters.reported_cached_tokens.fetch_add(cached, Relaxed);
+    member.cached_tokens.fetch_add(cached, Relaxed);
+    member.prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
+}
+
+/// Relays what a prefill worker answered in place of a prefill.
+pub(super) fn relay_failure((answer, placed): (Answer, Placed), in_flight: InFlight) -> Response {
+    let watch = Watch::new(&answer, in_flight, &placed, false);
+    answer.relay(watch.holding(placed.booking)).map(Body::new)
 }
 
 /// `nvext` of a response, by opt-in.
 pub(super) struct RequestMetadata {
     metadata: Metadata,
-    worker: u64,
-    rank: u32,
+    worker_id: Value,
     asked: Instant,
     received_ms: u64,
     first_ms: Option<f64>,
@@ -167,14 +193,7 @@ impl Annotator for RequestMetadata {
         if !self.metadata.worker_id {
             return None;
         }
-        // One worker does both phases, and fills the fields of both, as Dynamo has it.
-        let worker = json!({
-            "prefill_worker_id": self.worker,
-            "prefill_dp_rank": self.rank,
-            "decode_worker_id": self.worker,
-            "decode_dp_rank": self.rank,
-        });
-        Some(Map::from_iter([("worker_id".to_owned(), worker)]))
+        Some(Map::from_iter([("worker_id".to_owned(), self.worker_id.take())]))
     }
 
     fn finish(&mut self) -> Option<Map<String, Value>> {

@@ -22,7 +22,7 @@ use super::{
     Outcome,
     mock_fleet::{MODEL, MockFleet, MockFleetPlan},
     print,
-    router::router_config,
+    router::mock_router_config,
     shutdown::{self, Signals},
 };
 use crate::{
@@ -151,13 +151,13 @@ impl DriveCommand {
     /// The configurations to run, all of them checked before the first is.
     fn router_configs(&self) -> Result<Vec<RouterConfig>, Box<dyn std::error::Error + Send + Sync>> {
         if self.compare.is_empty() {
-            return Ok(vec![router_config(&self.router, None)?]);
+            return Ok(vec![mock_router_config(&self.router)?]);
         }
         let mode = |text: &String| text.parse::<Mode>().map_err(|error| format!("--compare: {error}"));
         let modes = self.compare.iter().map(mode).collect::<Result<Vec<_>, _>>()?;
         modes
             .into_iter()
-            .map(|mode| router_config(&self.router.clone().with_mode(mode, "compare"), None))
+            .map(|mode| mock_router_config(&self.router.clone().with_mode(mode, "compare")))
             .collect()
     }
 

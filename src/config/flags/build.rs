@@ -63,6 +63,12 @@ pub enum BuildError {
 }
 
 impl<C> Built<C> {
+    /// What `--enforce-disagg` was set to. It is no part of a configuration: no card carries it.
+    #[must_use]
+    pub fn enforces_disagg(&self) -> bool {
+        self.settings.switch(Field::EnforceDisagg)
+    }
+
     /// What was not left at its default, in the order of the table.
     pub fn changed(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(|setting| setting.source != Source::Default)

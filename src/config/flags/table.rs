@@ -71,8 +71,7 @@ pub static TABLE: [Row; 48] = [
         .refused("a worker set serves as soon as it has a worker", "a wait at startup"),
     Row::new(EnforceDisagg, "enforce-disagg", "DYN_ENFORCE_DISAGG", FrontendOnly)
         .switch("no-enforce-disagg", false)
-        .help("Whether requests fail where there is no prefill worker")
-        .refused("prefill and decode are not routed apart", "routing of prefill and decode workers"),
+        .help("Whether requests to decode workers fail where there is no prefill worker"),
     Row::new(AdmissionControl, "admission-control", "DYN_ADMISSION_CONTROL", FrontendOnly)
         .choice("RULE", &["none", "token-capacity"], Some("none"))
         .help("Whether requests beyond the workers' token capacity are turned away")

@@ -1,0 +1,429 @@
+//! Prefill and decode pools: which prefill set computes the prompts of which decode set, and how it is routed.
+//!
+//! In a (model, namespace) a pair exists exactly where there is one prefill set and one decode set. The decode set
+//! is what the model's name stands for; its view says what is known of the prefill workers beside it
+//! ([`PrefillPool`]). Everything here is worked out anew at every change of the fleet, so that a prefill set that
+//! is gone, or is joined by a second one, serves no further request.
+//!
+//! A prefill worker whose card cannot be read is remembered for a while ([`Unreadable`]): it is there, and a
+//! deployment whose prefill workers all came with such cards must say so, not go on without them.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use thiserror::Error;
+use tracing::{error, info, warn};
+
+use super::{
+    card::WorkerType,
+    router_config::RouterConfig,
+    view::SetView,
+    worker_set::{ConfigSource, SetKey},
+};
+use crate::select::{Selector, Tuning};
+
+/// What a decode set knows of the prefill workers beside it. Other sets know of none.
+#[derive(Clone, Debug, Default)]
+pub enum PrefillPool {
+    /// There are none: the set computes its prompts itself.
+    #[default]
+    None,
+    /// There are, and how to route to them is not known yet.
+    Pending(ActivationError),
+    /// They compute this set's prompts. The view has the configuration that was resolved for them.
+    Active(Arc<SetView>),
+    /// There are, and nobody can say whose.
+    Unavailable(Ambiguity),
+}
+
+impl PrefillPool {
+    /// The name in explain and on the admin listener.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Pending(_) => "pending",
+            Self::Active(_) => "active",
+            Self::Unavailable(_) => "unavailable",
+        }
+    }
+}
+
+/// Why the prefill workers that are there cannot be routed to. It may change by itself, with the next card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ActivationError {
+    /// A prefill set without a card.
+    #[error("no readable prefill model card; cannot resolve prefill routing: none published")]
+    NonePublished,
+    /// Cards, but none that this frontend can read.
+    #[error(
+        "no readable prefill model card; cannot resolve prefill routing: all {published} published cards are \
+         unreadable"
+    )]
+    AllUnreadable {
+        /// How many there are.
+        published: usize,
+    },
+}
+
+/// More sets than make a pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ambiguity {
+    /// Prefill sets of the (model, namespace).
+    pub prefill: usize,
+    /// Its decode sets.
+    pub decode: usize,
+}
+
+impl fmt::Display for Ambiguity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prefill, decode } = self;
+        write!(f, "{prefill} prefill sets and {decode} decode sets; a pair needs exactly one of each")
+    }
+}
+
+/// How requests are routed to a prefill set.
+#[derive(Clone, PartialEq, Debug)]
+struct Resolved {
+    config: RouterConfig,
+    /// Whether the prefill cards said so; otherwise it is the decode set's.
+    advertised: bool,
+    cards: usize,
+    /// Cards that want another mode than the one taken.
+    disagreeing: usize,
+    unreadable: usize,
+}
+
+/// Works out how a prefill set is routed from what each of its cards advertises (nothing, for a silent one), the
+/// number of cards that could not be read, and the decode set's effective configuration.
+///
+/// Of several cards the first counts. What it advertises holds as a whole; where it is silent, the decode set's
+/// configuration holds. Blocks in use are not tracked in either case: a prompt leaves a prefill worker once it is
+/// computed.
+fn resolve(
+    cards: &[Option<&RouterConfig>],
+    unreadable: usize,
+    decode: &RouterConfig,
+) -> Result<Resolved, ActivationError> {
+    let Some(first) = cards.first() else {
+        return Err(match unreadable {
+            0 => ActivationError::NonePublished,
+            published => ActivationError::AllUnreadable { published },
+        });
+    };
+    let effective = first.unwrap_or(decode);
+    let mode = |card: &Option<&RouterConfig>| card.unwrap_or(decode).mode;
+    let config = RouterConfig {
+        tuning: Tuning {
+            router_track_active_blocks: false,
+            // Output counts with the blocks in use or not at all.
+            router_track_output_blocks: false,
+            ..effective.tuning
+        },
+        ..effective.clone()
+    };
+    Ok(Resolved {
+        advertised: first.is_some(),
+        cards: cards.len(),
+        disagreeing: cards.iter().filter(|card| mode(card) != config.mode).count(),
+        unreadable,
+        config,
+    })
+}
+
+/// The pairs of a fleet, kept over its changes: a pair that stays as it was keeps its selector, and with it its
+/// turn, and is logged once.
+#[derive(Default)]
+pub(super) struct Pools {
+    pairs: Vec<Pair>,
+}
+
+/// A decode set and what was last said of its prefill workers.
+struct Pair {
+    decode: SetKey,
+    outcome: Result<Active, Problem>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Problem {
+    Activation(ActivationError),
+    Ambiguous(Ambiguity),
+}
+
+struct Active {
+    prefill: SetKey,
+    resolved: Resolved,
+    config: Arc<RouterConfig>,
+    selector: Arc<Selector>,
+}
+
+impl Pools {
+    /// Writes into every decode set of `sets` what holds for its prefill workers, and into every prefill set that is
+    /// paired the configuration that was resolved for it.
+    pub(super) fn pair(&mut self, sets: &mut [SetView], unreadable: &Unreadable) {
+        let mut before = std::mem::take(&mut self.pairs);
+        for position in 0..sets.len() {
+            let key = &sets[position].key;
+            if key.worker_type != WorkerType::Decode {
+                continue;
+            }
+            let beside = |role| of_role(sets, key, role);
+            let (prefill, decode) = (beside(WorkerType::Prefill), beside(WorkerType::Decode));
+            let unreadable = unreadable.count(key);
+            let known = before.iter().position(|pair| pair.decode == *key).map(|at| before.swap_remove(at));
+            sets[position].prefill = match (&prefill[..], decode.len()) {
+                ([], _) if unreadable == 0 => PrefillPool::None,
+                ([], 1) => self.enter(known, position, None, unreadable, sets),
+                (&[prefill], 1) => self.enter(known, position, Some(prefill), unreadable, sets),
+                _ => {
+                    let ambiguity = Ambiguity { prefill: prefill.len(), decode: decode.len() };
+                    self.fail(known, sets[position].key.clone(), Problem::Ambiguous(ambiguity))
+                }
+            };
+        }
+        let left = before.iter().filter(|pair| pair.outcome.is_ok());
+        left.for_each(|pair| info!(decode = %pair.decode, "prefill router target cleared"));
+    }
+
+    fn enter(
+        &mut self,
+        known: Option<Pair>,
+        decode: usize,
+        prefill: Option<usize>,
+        unreadable: usize,
+        sets: &mut [SetView],
+    ) -> PrefillPool {
+        let config = Arc::clone(&sets[decode].config);
+        let cards = prefill.map_or_else(Vec::new, |prefill| cards(&sets[prefill]));
+        let resolved = resolve(&cards, unreadable, &config);
+        let (resolved, prefill) = match (resolved, prefill) {
+            (Ok(resolved), Some(prefill)) => (resolved, prefill),
+            (resolved, _) => {
+                let error = resolved.err().unwrap_or(ActivationError::NonePublished);
+                return self.fail(known, sets[decode].key.clone(), Problem::Activation(error));
+            }
+        };
+        let known = known.and_then(|pair| pair.outcome.ok());
+        let known = known.filter(|active| active.still_routes(&sets[prefill], &resolved));
+        if known.as_ref().is_none_or(|active| active.resolved.is_news(&resolved)) {
+            resolved.announce(&sets[prefill], &sets[decode]);
+        }
+        let active = match known {
+            Some(active) => Active { resolved, ..active },
+            None => Active::new(&sets[prefill], resolved),
+        };
+        let set = &mut sets[prefill];
+        set.config = Arc::clone(&active.config);
+        set.selector = Arc::clone(&active.selector);
+        if !active.resolved.advertised {
+            set.source = ConfigSource::DecodeSet;
+        }
+        let pool = PrefillPool::Active(Arc::new(set.clone()));
+        self.pairs.push(Pair { decode: sets[decode].key.clone(), outcome: Ok(active) });
+        pool
+    }
+
+    fn fail(&mut self, known: Option<Pair>, decode: SetKey, problem: Problem) -> PrefillPool {
+        if known.is_none_or(|pair| pair.outcome.err() != Some(problem)) {
+            let reason = match problem {
+                Problem::Activation(error) => error.to_string(),
+                Problem::Ambiguous(ambiguity) => ambiguity.to_string(),
+            };
+            error!(%decode, reason, "failed to activate prefill router target");
+        }
+        self.pairs.push(Pair { decode, outcome: Err(problem) });
+        match problem {
+            Problem::Activation(error) => PrefillPool::Pending(error),
+            Problem::Ambiguous(ambiguity) => PrefillPool::Unavailable(ambiguity),
+        }
+    }
+}
+
+impl Resolved {
+    /// Whether `next` says more than that workers came or went.
+    fn is_news(&self, next: &Self) -> bool {
+        let said = |of: &Self| (of.advertised, of.disagreeing, of.unreadable);
+        said(self) != said(next)
+    }
+
+    fn announce(&self, prefill: &SetView, decode: &SetView) {
+        let Self { config, advertised, cards, disagreeing, unreadable } = self;
+        if *disagreeing > 0 {
+            warn!(
+                prefill = %prefill.key, resolved_mode = %config.mode, disagreeing, total = cards,
+                "prefill workers advertise conflicting router modes; using the first"
+            );
+        }
+        if *unreadable > 0 {
+            warn!(
+                prefill = %prefill.key, readable = cards, total = cards + unreadable,
+                "some prefill cards cannot be read; their workers get no requests"
+            );
+        }
+        info!(
+            prefill = %prefill.key, decode = %decode.key, prefill_mode = %config.mode,
+            decode_mode = %decode.config.mode, advertised, eagle = prefill.eagle,
+            block_size = prefill.block_size.get(), tuning = ?config.tuning,
+            "prefill router target activated"
+        );
+    }
+}
+
+impl Active {
+    fn new(prefill: &SetView, resolved: Resolved) -> Self {
+        let RouterConfig { mode, tuning, .. } = resolved.config;
+        // The loads stay the set's own: what is booked by one configuration is returned under the next.
+        let selector = Selector::with_loads(mode, tuning, Arc::clone(prefill.selector.loads()));
+        let config = Arc::new(resolved.config.clone());
+        Self { prefill: prefill.key.clone(), resolved, config, selector: Arc::new(selector) }
+    }
+
+    /// Whether the selector can stay. A set that was founded anew has loads of its own.
+    fn still_routes(&self, prefill: &SetView, resolved: &Resolved) -> bool {
+        self.prefill == prefill.key
+            && self.resolved.config == resolved.config
+            && Arc::ptr_eq(self.selector.loads(), prefill.selector.loads())
+    }
+}
+
+/// The positions of the sets of a role beside `key`.
+fn of_role(sets: &[SetView], key: &SetKey, role: WorkerType) -> Vec<usize> {
+    let beside = sets.iter().enumerate().filter(|(_, set)| {
+        let other = &set.key;
+        other.worker_type == role && other.model == key.model && other.namespace == key.namespace
+    });
+    beside.map(|(position, _)| position).collect()
+}
+
+/// What each worker of a set advertises, in order of joining.
+fn cards(set: &SetView) -> Vec<Option<&RouterConfig>> {
+    let admitted = set.members.iter().filter(|member| set.admitted == Some(member.cohort.fingerprint));
+    // The ranks of a worker stand beside each other.
+    let mut workers: Vec<_> = admitted.map(|member| &member.worker).collect();
+    workers.dedup_by_key(|worker| worker.id);
+    workers.into_iter().map(|worker| worker.spec.router_config.as_ref()).collect()
+}
+
+/// Prefill workers that announced themselves with a card that cannot be read.
+#[derive(Default)]
+pub(super) struct Unreadable {
+    seen: Mutex<Vec<Announced>>,
+}
+
+struct Announced {
+    model: String,
+    namespace: String,
+    url: String,
+    until: Instant,
+}
+
+/// How many are remembered. Whoever may announce workers may announce many.
+const MANY_ANNOUNCED: usize = 1024;
+
+impl Unreadable {
+    /// Remembers one for `length`; true if it was not known.
+    pub(super) fn note(&self, [model, namespace, url]: [&str; 3], now: Instant, length: Duration) -> bool {
+        let mut seen = self.seen.lock();
+        let until = now + length;
+        let known = seen.iter_mut().find(|one| one.is([model, namespace, url]));
+        if let Some(known) = known {
+            known.until = until;
+            return false;
+        }
+        if seen.len() >= MANY_ANNOUNCED {
+            return false;
+        }
+        let [model, namespace, url] = [model, namespace, url].map(str::to_owned);
+        seen.push(Announced { model, namespace, url, until });
+        true
+    }
+
+    /// The worker at `url` has come with a card that can be read.
+    pub(super) fn forget(&self, url: &str) {
+        self.seen.lock().retain(|one| one.url != url);
+    }
+
+    /// Whether some were not heard of for too long.
+    pub(super) fn any_over(&self, now: Instant) -> bool {
+        self.seen.lock().iter().any(|one| one.until <= now)
+    }
+
+    /// Forgets those; true if there were any.
+    pub(super) fn end_over(&self, now: Instant) -> bool {
+        let mut seen = self.seen.lock();
+        let before = seen.len();
+        seen.retain(|one| one.until > now);
+        seen.len() < before
+    }
+
+    fn count(&self, key: &SetKey) -> usize {
+        let seen = self.seen.lock();
+        seen.iter().filter(|one| one.model == key.model && one.namespace == key.namespace).count()
+    }
+}
+
+impl Announced {
+    fn is(&self, [model, namespace, url]: [&str; 3]) -> bool {
+        self.model == model && self.namespace == namespace && self.url == url
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::select::Mode;
+
+    fn config(mode: Mode, credit: f64) -> RouterConfig {
+        let tuning =
+            Tuning { overlap_score_credit: credit, router_track_output_blocks: true, ..Tuning::default() };
+        RouterConfig { mode, tuning }
+    }
+
+    #[test]
+    fn a_card_s_configuration_holds_as_a_whole_and_a_silent_one_has_the_decode_set_s() {
+        let (card, decode) = (config(Mode::Kv, 2.5), config(Mode::RoundRobin, 0.5));
+        for (advertised, mode, credit) in [(Some(&card), Mode::Kv, 2.5), (None, Mode::RoundRobin, 0.5)] {
+            let resolved = resolve(&[advertised], 0, &decode).unwrap();
+            assert_eq!(resolved.advertised, advertised.is_some());
+            assert_eq!((resolved.config.mode, resolved.config.tuning.overlap_score_credit), (mode, credit));
+            assert!(!resolved.config.tuning.router_track_active_blocks, "forced off in both cases");
+            assert_eq!(resolved.config.tuning.validate(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn of_conflicting_modes_the_first_is_taken_and_the_others_are_counted() {
+        let (kv, random) = (config(Mode::Kv, 1.0), config(Mode::Random, 1.0));
+        let resolved = resolve(&[Some(&random), None, Some(&kv), Some(&random)], 0, &kv).unwrap();
+        assert_eq!((resolved.config.mode, resolved.disagreeing, resolved.cards), (Mode::Random, 2, 4));
+        // A silent card wants what it inherits; tunings are not compared.
+        let other = config(Mode::Kv, 9.0);
+        assert_eq!(resolve(&[None, Some(&other)], 0, &kv).unwrap().disagreeing, 0);
+    }
+
+    #[test]
+    fn without_a_readable_card_nothing_is_inherited() {
+        let decode = config(Mode::Kv, 1.0);
+        let says = |unreadable| resolve(&[], unreadable, &decode).unwrap_err().to_string();
+        assert!(says(0).contains("no readable prefill model card") && says(0).ends_with("none published"));
+        assert!(says(3).ends_with("all 3 published cards are unreadable"));
+        let resolved = resolve(&[None], 3, &decode).unwrap();
+        assert_eq!((resolved.cards, resolved.unreadable), (1, 3));
+    }
+
+    #[test]
+    fn an_unreadable_card_is_remembered_until_it_is_replaced_or_over() {
+        let (unreadable, now, second) = (Unreadable::default(), Instant::now(), Duration::from_secs(1));
+        assert!(unreadable.note(["m", "n", "http://a"], now, second));
+        assert!(!unreadable.note(["m", "n", "http://a"], now + second, second), "known: it is prolonged");
+        assert!(unreadable.note(["m", "n", "http://b"], now, second));
+        assert!(unreadable.any_over(now + second) && unreadable.end_over(now + second));
+        assert!(!unreadable.any_over(now + second));
+        unreadable.forget("http://a");
+        assert!(!unreadable.end_over(now + second * 9), "nobody is left");
+    }
+}

@@ -1,0 +1,435 @@
+//! A request in two hops: one worker computes the prompt, another takes it over and decodes.
+//!
+//! The prefill hop is the client's request with one token of output, and asks the engine to hand its blocks over
+//! (`kv_transfer_params`, in the fields of vLLM's `NixlConnector`). What the engine answers there goes into the
+//! client's own request, which is then sent to a decode worker as any other. The two hops are placed apart, each by
+//! its set's configuration, and booked apart: what is booked for the prefill goes back with its answer. If the client
+//! leaves during the prefill, the prefill is cancelled.
+//!
+//! A prefill that fails fails the request. The decode worker computes prompts itself only where there are no
+//! prefill workers, or where the operator said so (`--prefill-fallback decode`).
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use http::{HeaderValue, header, request::Parts};
+use http_body_util::{BodyExt as _, Limited};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::{
+    app::App,
+    counters::{Counters, Handover},
+    error::ApiError,
+    hints::Hints,
+    openai::Fields,
+    place::{Hop, Placed, refused},
+    route::{self, Asked, Send},
+    settings::PrefillFallback,
+    watch::{self, InFlight},
+};
+use crate::{
+    fleet::{PrefillPool, RankMember, SetView, WorkerType},
+    load::Booking,
+    proxy::{Answer, Observer, Usage},
+    select::{Mode, Phase, Pin, PinField},
+    slot::WorkerId,
+};
+
+/// How a request is split.
+pub(super) struct Split {
+    /// Who computes the prompt.
+    pub(super) set: Arc<SetView>,
+    pub(super) prefill: Hop,
+    pub(super) decode: Hop,
+}
+
+/// The worker and the rank that computed a prompt.
+pub(super) type Prefiller = (u64, u32);
+
+impl App {
+    /// How a request that `set` serves is split; `None` if the set serves it alone.
+    ///
+    /// # Errors
+    /// 503 where prefill workers are known and cannot be used, or are demanded and not known; 400 where the prefill
+    /// hop has to be named and is not.
+    pub(super) fn split(&self, set: &SetView, hints: &Hints) -> Result<Option<Split>, ApiError> {
+        if set.key.worker_type != WorkerType::Decode {
+            return Ok(None);
+        }
+        let model = &set.key.model;
+        let problem = match &set.prefill {
+            PrefillPool::None if self.settings.enforce_disagg => {
+                return Err(ApiError::unavailable(format!(
+                    "no prefill worker of '{model}' is known, and --enforce-disagg is set; send the request again later"
+                )));
+            }
+            PrefillPool::None => return Ok(None),
+            PrefillPool::Active(prefill) if prefill.routable(self.fleet.now_ms()) > 0 => {
+                return Split::of(set, Arc::clone(prefill), hints).map(Some);
+            }
+            PrefillPool::Active(_) => "no prefill worker takes requests now".to_owned(),
+            PrefillPool::Pending(error) => format!("it is still activating: {error}"),
+            PrefillPool::Unavailable(ambiguity) => format!("its namespace has {ambiguity}"),
+        };
+        if self.settings.prefill_fallback == PrefillFallback::Decode {
+            return Ok(None);
+        }
+        Err(ApiError::unavailable(format!(
+            "prefill routing for model {model} in namespace {} is not available: {problem}; send the request again later",
+            set.key.namespace
+        )))
+    }
+}
+
+impl Split {
+    fn of(decode: &SetView, prefill: Arc<SetView>, hints: &Hints) -> Result<Self, ApiError> {
+        if prefill.config.mode == Mode::Direct && hints.prefill_pin.is_none() {
+            return Err(ApiError::bad_field(
+                "nvext.prefill_worker_id",
+                "Prefill worker ID required in Direct routing mode but none found in request: set \
+                 nvext.prefill_worker_id or the header x-dynamo-prefill-instance-id",
+            ));
+        }
+        // `backend_instance_id` names one worker, which is in one of the two sets: it binds the hop that has it.
+        let of_prefill = |pin: &Pin| pin.field == PinField::BackendInstanceId && has(&prefill, pin);
+        let taken = hints.pin.filter(|pin| of_prefill(pin) && !has(decode, pin));
+        let pin = if taken.is_some() { None } else { hints.pin };
+        Ok(Self {
+            prefill: Hop { phase: Phase::Prefill, pin: hints.prefill_pin.or(taken) },
+            decode: Hop { phase: Phase::Decode, pin },
+            set: prefill,
+        })
+    }
+}
+
+/// Whether the worker that a pin names is in a set.
+pub(super) fn has(set: &SetView, pin: &Pin) -> bool {
+    set.members.iter().any(|member| member.worker.id == pin.worker)
+}
+
+/// How a prefill ended.
+enum Prefilled {
+    /// With its blocks ready to be taken over.
+    HandedOver { params: String, by: Prefiller },
+    /// With the whole answer: the model had nothing to say.
+    Ended { answer: Bytes, by: Prefiller },
+    /// Without either.
+    Missing { by: Prefiller },
+}
+
+/// Why there is no prefill.
+enum Failure {
+    /// The engine said so. Boxed, for its size.
+    Answered(Box<(Answer, Placed)>),
+    /// There was no answer, or no worker to ask.
+    Refused(ApiError),
+}
+
+/// Serves a request in two hops.
+pub(super) async fn serve(
+    app: Arc<App>,
+    in_flight: InFlight,
+    mut head: Parts,
+    asked: Asked,
+    split: Split,
+) -> Response {
+    name(&mut head);
+    let checked = one_prompt(&asked.body).and_then(|()| {
+        // A request that no decode worker would take shall not cost a prefill.
+        let decode = app.dry_run(&asked.set, &asked.prompt, split.decode, |outcome, _, _| outcome);
+        decode.map_err(|refusal| refused(&asked.set, &refusal))
+    });
+    if let Err(error) = checked {
+        return in_flight.refuse(error);
+    }
+    let fallback = app.settings.prefill_fallback == PrefillFallback::Decode;
+    let (params, by) = match prefill(&app, &head, &asked, &split).await {
+        Ok(Prefilled::HandedOver { params, by }) => (Some(params), by),
+        Ok(Prefilled::Ended { answer, by }) if !asked.streams => {
+            let told = asked.hints.metadata.worker_id.then(|| worker_id(by, None));
+            return in_flight.answer(answer, told);
+        }
+        Ok(Prefilled::Ended { by, .. } | Prefilled::Missing { by }) => (None, by),
+        Err(failure) if fallback && failure.is_the_worker_s() => {
+            return route::send(app, in_flight, head, asked.whole()).await;
+        }
+        Err(Failure::Answered(answered)) => return watch::relay_failure(*answered, in_flight),
+        Err(Failure::Refused(error)) => return in_flight.refuse(error),
+    };
+    let body = match decode_body(&asked.body, params.as_deref()) {
+        Ok(body) => body,
+        Err(error) => return in_flight.refuse(error),
+    };
+    let Asked { model, set, prompt, hints, .. } = asked;
+    let send = Send { model, set, prompt, hints, body, hop: split.decode, prefiller: Some(by) };
+    route::send(app, in_flight, head, send).await
+}
+
+impl Failure {
+    fn is_the_worker_s(&self) -> bool {
+        match self {
+            Self::Answered(answered) => answered.0.status().is_server_error(),
+            Self::Refused(error) => error.status.is_server_error(),
+        }
+    }
+}
+
+/// What `nvext.worker_id` says of a request in two hops.
+pub(super) fn worker_id(prefill: Prefiller, decode: Option<Prefiller>) -> Value {
+    let mut told = json!({ "prefill_worker_id": prefill.0, "prefill_dp_rank": prefill.1 });
+    if let Some((worker, rank)) = decode {
+        told["decode_worker_id"] = json!(worker);
+        told["decode_dp_rank"] = json!(rank);
+    }
+    told
+}
+
+/// Gives the request a name, if it has none: engines that pass blocks on know them by the request's name, which has
+/// to be the same on both.
+fn name(head: &mut Parts) {
+    if !head.headers.contains_key(REQUEST_ID)
+        && let Ok(name) = HeaderValue::from_str(&format!("{:032x}", fastrand::u128(..)))
+    {
+        head.headers.insert(REQUEST_ID, name);
+    }
+}
+
+const REQUEST_ID: &str = "x-request-id";
+
+/// Refuses several prompts at once: their blocks would come back as one answer's, and be taken for another prompt's.
+fn one_prompt(body: &[u8]) -> Result<(), ApiError> {
+    let fields = Fields::parse(body)?;
+    let Some(prompt) = fields.raw("prompt") else { return Ok(()) };
+    let list = prompt.strip_prefix('[').map(str::trim_start);
+    let of_prompts = list.is_some_and(|list| list.starts_with(['"', '[']));
+    if of_prompts && fields.get::<Vec<IgnoredAny>>("prompt")?.is_some_and(|prompts| prompts.len() > 1) {
+        return Err(ApiError::bad_field(
+            "prompt",
+            "several prompts in one request are not served by separate prefill and decode workers; send one request for \
+             each",
+        ));
+    }
+    Ok(())
+}
+
+/// Fields that the prefill hop has its own values of, or must not have.
+const PREFILL_DROPS: [&str; 7] = [
+    "kv_transfer_params",
+    "max_completion_tokens",
+    "max_tokens",
+    "min_tokens",
+    "n",
+    "stream",
+    "stream_options",
+];
+
+/// The client's request, cut down to its prompt.
+fn prefill_body(body: &[u8]) -> Result<Bytes, ApiError> {
+    let fields = Fields::parse(body)?;
+    let mut own = "\"max_tokens\":1,\"stream\":false,".to_owned();
+    if fields.raw("max_completion_tokens").is_some() {
+        own += "\"max_completion_tokens\":1,";
+    }
+    own += "\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,\
+            \"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
+    Ok(fields.replace(&PREFILL_DROPS, Some(&own)))
+}
+
+/// The client's request, with where its prompt's blocks are. A client's own `kv_transfer_params` would point the engine
+/// to blocks of its choosing.
+fn decode_body(body: &[u8], params: Option<&str>) -> Result<Bytes, ApiError> {
+    let own = params.map(|params| format!("\"kv_transfer_params\":{params}"));
+    Ok(Fields::parse(body)?.replace(&["kv_transfer_params"], own.as_deref()))
+}
+
+/// Largest answer to a prefill that is read, in bytes.
+const LIMIT: usize = 64 << 20;
+
+async fn prefill(app: &App, head: &Parts, asked: &Asked, split: &Split) -> Result<Prefilled, Failure> {
+    let outcome = try_prefill(app, head, asked, split).await;
+    app.counters.prefill(match &outcome {
+        Ok(Prefilled::HandedOver { .. }) => Handover::HandedOver,
+        Ok(Prefilled::Ended { .. }) => Handover::Ended,
+        Ok(Prefilled::Missing { .. }) => Handover::Missing,
+        Err(_) => Handover::Failed,
+    });
+    outcome
+}
+
+async fn try_prefill(app: &App, head: &Parts, asked: &Asked, split: &Split) -> Result<Prefilled, Failure> {
+    let body = prefill_body(&asked.body).map_err(Failure::Refused)?;
+    let mut head = head.clone();
+    // The client's rank is one of the decode worker's.
+    head.headers.remove("x-data-parallel-rank");
+    let mut avoid: Vec<WorkerId> = Vec::new();
+    let (answer, placed) = loop {
+        let placed = app.place(&split.set, &asked.prompt, split.prefill, &avoid).map_err(|refusal| {
+            app.counters.refusal(refusal.kind());
+            Failure::Refused(refused(&split.set, &refusal))
+        })?;
+        let worker = Arc::clone(&placed.member.worker);
+        let sent = route::for_rank(&head, &placed);
+        match app.pool.forward(&worker.url, &sent, body.clone()).await {
+            Ok(answer) => break (answer, placed),
+            Err(error) if route::tries_another(app, &error, &worker, &mut avoid) => {}
+            Err(error) => {
+                warn!(%error, "prefill failed");
+                return Err(Failure::Refused(ApiError::upstream(&error)));
+            }
+        }
+    };
+    if !answer.status().is_success() {
+        warn!(worker = %placed.choice.worker, status = %answer.status(), "prefill failed");
+        return Err(Failure::Answered(Box::new((answer, placed))));
+    }
+    let by = (placed.choice.worker.0, placed.choice.rank.0);
+    let Placed { booking, member, .. } = placed;
+    let watch = Prefilling { _booking: booking, member, counters: Arc::clone(&app.counters) };
+    let read = Limited::new(answer.relay(watch).into_body(), LIMIT).collect().await;
+    let answer = read.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        warn!(worker = by.0, %error, "prefill failed: its answer broke off");
+        Failure::Refused(ApiError::bad_gateway("the prefill worker's answer broke off"))
+    })?;
+    Ok(read_answer(app, answer, by))
+}
+
+fn read_answer(app: &App, answer: Bytes, by: Prefiller) -> Prefilled {
+    let Some((params, ended)) = handover(&answer) else {
+        return missing(app, by);
+    };
+    match params {
+        Some(params) => Prefilled::HandedOver { params, by },
+        None if ended => Prefilled::Ended { answer, by },
+        None => missing(app, by),
+    }
+}
+
+/// What an engine's answer hands over, and whether the model ended the output itself; `None` if it is no answer.
+fn handover(answer: &[u8]) -> Option<(Option<String>, bool)> {
+    let fields = Fields::parse(answer).ok()?;
+    let params = fields.raw("kv_transfer_params").filter(|params| params.starts_with('{'));
+    let choices: Vec<Value> = fields.get("choices").ok().flatten().unwrap_or_default();
+    let ended = !choices.is_empty() && choices.iter().all(|choice| choice["finish_reason"] == "stop");
+    Some((params.map(str::to_owned), ended))
+}
+
+/// Every prompt is computed twice then, which the first ones say, and after them fewer and fewer.
+fn missing(app: &App, by: Prefiller) -> Prefilled {
+    let so_far = app.counters.handovers(Handover::Missing) + 1;
+    if so_far.is_power_of_two() {
+        warn!(
+            worker = by.0,
+            so_far,
+            "a prefill worker handed no blocks over: decode workers compute the prompts again; give its engine a KV \
+             connector"
+        );
+    }
+    Prefilled::Missing { by }
+}
+
+/// Watches a prefill's answer. Dropped when it is over or the client left, and with it the booking.
+struct Prefilling {
+    _booking: Booking,
+    member: Arc<RankMember>,
+    counters: Arc<Counters>,
+}
+
+impl Observer for Prefilling {
+    fn usage(&mut self, usage: Usage) {
+        watch::note_usage(&self.counters, &self.member, usage);
+    }
+}
+
+impl InFlight {
+    /// Ends it with an answer of an engine's that was read whole.
+    fn answer(mut self, answer: Bytes, worker_id: Option<Value>) -> Response {
+        self.complete();
+        let told = worker_id.map(|told| format!("\"nvext\":{}", json!({ "worker_id": told })));
+        let body = match Fields::parse(&answer) {
+            Ok(fields) if told.is_some() => fields.replace(&["nvext"], told.as_deref()),
+            _ => answer,
+        };
+        let mut response = Response::new(Body::from(body));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+impl Counters {
+    fn prefill(&self, handover: Handover) {
+        self.prefills[handover as usize].fetch_add(1, Relaxed);
+    }
+
+    fn handovers(&self, handover: Handover) -> u64 {
+        self.prefills[handover as usize].load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(bytes: &[u8]) -> Value {
+        serde_json::from_slice(bytes).unwrap()
+    }
+
+    #[test]
+    fn the_prefill_hop_asks_for_one_token_and_for_the_blocks() {
+        let body =
+            br#"{"model":"m","max_tokens":9,"max_completion_tokens":9,"min_tokens":3,"stream":true,"n":2,
+            "stream_options":{"include_usage":true},"kv_transfer_params":{"mine":1},"cache_salt":"s"}"#;
+        let sent = json(&prefill_body(body).unwrap());
+        let params = &sent["kv_transfer_params"];
+        assert_eq!(
+            (&params["do_remote_decode"], &params["do_remote_prefill"]),
+            (&json!(true), &json!(false))
+        );
+        let mut rest = sent.as_object().unwrap().clone();
+        rest.remove("kv_transfer_params");
+        let expected = json!({
+            "model": "m", "max_tokens": 1, "max_completion_tokens": 1, "stream": false, "cache_salt": "s",
+        });
+        assert_eq!(Value::Object(rest), expected);
+        let plain = json(&prefill_body(br#"{"model":"m"}"#).unwrap());
+        assert!(plain.get("max_completion_tokens").is_none(), "an engine may not know the field");
+    }
+
+    #[test]
+    fn the_decode_hop_has_the_engine_s_parameters_and_never_the_client_s() {
+        let body = br#"{"model":"m","max_tokens":9,"kv_transfer_params":{"mine":1}}"#;
+        let with = json(&decode_body(body, Some(r#"{"remote":2}"#)).unwrap());
+        assert_eq!(with, json!({ "model": "m", "max_tokens": 9, "kv_transfer_params": { "remote": 2 } }));
+        assert_eq!(json(&decode_body(body, None).unwrap()), json!({ "model": "m", "max_tokens": 9 }));
+    }
+
+    #[test]
+    fn an_answer_hands_over_or_ends() {
+        let read = |text: &str| handover(text.as_bytes());
+        let params = Some(r#"{"a":1}"#.to_owned());
+        let length = r#"[{"finish_reason":"length"}]"#;
+        let stop = r#"[{"finish_reason":"stop"}]"#;
+        let with =
+            |choices: &str, params: &str| format!(r#"{{"choices":{choices},"kv_transfer_params":{params}}}"#);
+        assert_eq!(read(&with(length, r#"{"a":1}"#)), Some((params, false)));
+        assert_eq!(read(&with(stop, "null")), Some((None, true)));
+        assert_eq!(read(&with(length, "null")), Some((None, false)));
+        assert_eq!(read(&with(length, "7")), Some((None, false)));
+        assert_eq!(read("{}"), Some((None, false)));
+        assert_eq!(read("<html>"), None);
+    }
+
+    #[test]
+    fn several_prompts_are_refused_and_one_is_not() {
+        for one in [r#""a""#, "[1,2]", r#"["a"]"#, "[[1,2]]", "[ [1] ]"] {
+            assert!(one_prompt(format!(r#"{{"prompt":{one}}}"#).as_bytes()).is_ok(), "{one}");
+        }
+        for several in [r#"["a","b"]"#, "[[1],[2]]", r#"[ "a", "b"]"#] {
+            let error = one_prompt(format!(r#"{{"prompt":{several}}}"#).as_bytes()).unwrap_err();
+            assert_eq!(error.status, 400, "{several}");
+        }
+        assert!(one_prompt(br#"{"messages":[]}"#).is_ok());
+    }
+}
