@@ -9,6 +9,7 @@
     reason = "a failed expectation is how a test reports"
 )]
 
+mod process;
 mod rig;
 
 use std::time::Duration;
@@ -23,8 +24,9 @@ use kvroute::{
 };
 use serde_json::{Value, json};
 
-use crate::rig::{
-    Answer, Rig, Transcript, chat, engine_settings, eventually, plan, prose, stream_of, worker,
+use crate::{
+    process::Process,
+    rig::{Answer, Http, Rig, Transcript, chat, engine_settings, eventually, plan, prose, stream_of, worker},
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -474,4 +476,76 @@ async fn several_prompts_at_once_are_refused() {
     let refused = rig.post(COMPLETIONS, &body).await;
     assert_eq!(refused.status, 400, "{}", refused.text);
     assert!(refused.text.contains("several prompts"), "{}", refused.text);
+}
+
+/// What a decode worker computes follows blocks that only prefill workers reported.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_after_a_taken_prompt_are_held_and_start_no_resync() {
+    let rig = Pools::start(1, 1).await.advertise(WorkerType::Prefill, Mode::Kv).behind(Mode::Kv).await;
+    converse(&rig, 4).await;
+    let decode = rig.workers().await[1].clone();
+    assert!(decode["cached_blocks"]["gpu"].as_u64().unwrap() >= 4, "{decode}");
+    assert_eq!(rig.metric("kvroute_index_pending_blocks", "").await, 0.0, "the parents' places are known");
+    let stream = &decode["stream"];
+    assert_eq!((&stream["state"], &stream["gaps"]), (&json!("live"), &json!(0)), "{decode}");
+    assert!(stream["replays"].as_u64().unwrap() <= 1, "the first catch-up and no other: {decode}");
+    // They do not make the worker hold a prompt's beginning.
+    assert_eq!(rig.explain(&growing(3)).await["choice"]["overlap_blocks"], 0);
+    let explained = rig.explain(&growing(3)).await;
+    assert!(explained["prefill"]["choice"]["overlap_blocks"].as_u64().unwrap() > 10, "{explained}");
+}
+
+/// `n` answers are wanted, and the prefill makes one.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_answers_come_from_the_decode_hop() {
+    let mut pools = Pools::start(0, 0).await;
+    pools.add(Role::Prefill, MockSettings { mean_output_tokens: Some(1), ..engine_settings() }).await;
+    pools.add(Role::Decode, engine_settings()).await;
+    let rig = pools.behind(Mode::Kv).await;
+    let mut body = small();
+    body["n"] = json!(3);
+    let answer = rig.post(CHAT, &body).await;
+    assert_eq!((hops(&answer), answer.json["choices"].as_array().unwrap().len()), ((1, 2), 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_says_what_becomes_of_requests_without_prefill_workers() {
+    let engines = Pools::start(1, 1).await;
+    let flag = |spec: &WorkerSpec| {
+        format!("url={},model={},worker_type={}", spec.url, spec.model, spec.worker_type.name())
+    };
+    let (prefill, decode) = (flag(&engines.workers[0]), flag(&engines.workers[1]));
+    let start = |more: &[&str]| {
+        let args =
+            ["frontend", "--port", "0", "--admin-port", "0", "--tokenizer", rig::TINY, "--worker", &decode];
+        Process::start(&[&args, more].concat())
+    };
+    let ask = async |frontend: &Process| {
+        let address = frontend.logged("frontend is up").await["public"].as_str().unwrap().to_owned();
+        // It listens on every interface.
+        let port = address.rsplit(':').next().unwrap();
+        Http::new().post(&format!("http://127.0.0.1:{port}{CHAT}"), &small()).await
+    };
+    let frontend = start(&["--enforce-disagg"]);
+    let refused = ask(&frontend).await;
+    assert!(refused.status == 503 && refused.text.contains("--enforce-disagg"), "{}", refused.text);
+
+    let frontend = start(&["--enforce-disagg", "--worker", &prefill, "--router-mode", "kv"]);
+    assert_eq!(ask(&frontend).await.status, 200);
+    let activated = frontend.logged("prefill router target activated").await;
+    assert_eq!((&activated["prefill_mode"], &activated["decode_mode"]), (&json!("kv"), &json!("kv")));
+    assert_eq!((&activated["advertised"], &activated["block_size"]), (&json!(false), &json!(16)));
+
+    // Nobody listens there.
+    let gone = format!("url=http://127.0.0.1:9,model={},worker_type=prefill", rig::MODEL);
+    let frontend = start(&["--prefill-fallback", "decode", "--worker", &gone]);
+    assert_eq!(ask(&frontend).await.status, 200);
+
+    let both = Process::run(&["frontend", "--enforce-disagg", "--prefill-fallback", "decode"]);
+    assert_ne!(both.code, Some(0));
+    for name in ["--enforce-disagg", "--prefill-fallback"] {
+        assert!(both.stderr.contains(name), "{}", both.stderr);
+    }
+    let mock = Process::run(&["up", "--enforce-disagg"]);
+    assert!(mock.code != Some(0) && mock.stderr.contains("--enforce-disagg"), "{}", mock.stderr);
 }

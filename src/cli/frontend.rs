@@ -3,9 +3,12 @@
 use clap::Args;
 
 use super::{Outcome, assemble::assemble, router::router_config, shutdown};
-use crate::config::{
-    ConfigFile, FileArgs, FrontendArgs, WORKERS,
-    flags::{Frontend, RouterFlags},
+use crate::{
+    config::{
+        ConfigFile, FileArgs, FrontendArgs, WORKERS,
+        flags::{Frontend, RouterFlags},
+    },
+    frontend::PrefillFallback,
 };
 
 /// Flags of `kvroute frontend`.
@@ -29,6 +32,11 @@ impl FrontendCommand {
         let router = router_config(&self.router, file.as_ref())?;
         let enforce_disagg = router.enforces_disagg();
         let mut plan = self.frontend.plan(router.config, &self.worker, file)?;
+        if enforce_disagg && plan.settings.prefill_fallback != PrefillFallback::None {
+            return Err(
+                "--enforce-disagg and --prefill-fallback decode contradict each other; leave one out".into(),
+            );
+        }
         plan.settings.enforce_disagg = enforce_disagg;
         let mut signals = shutdown::signals()?;
         let frontend = assemble(plan).await?;

@@ -148,7 +148,7 @@ pub(super) async fn serve(
     let fallback = app.settings.prefill_fallback == PrefillFallback::Decode;
     let (params, by) = match prefill(&app, &head, &asked, &split).await {
         Ok(Prefilled::HandedOver { params, by }) => (Some(params), by),
-        Ok(Prefilled::Ended { answer, by }) if !asked.streams => {
+        Ok(Prefilled::Ended { answer, by }) if !asked.streams && one_answer(&asked.body) => {
             let told = asked.hints.metadata.worker_id.then(|| worker_id(by, None));
             return in_flight.answer(answer, told);
         }
@@ -215,8 +215,17 @@ fn one_prompt(body: &[u8]) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Whether one answer is wanted; the prefill hop makes no more.
+fn one_answer(body: &[u8]) -> bool {
+    let fields = Fields::parse(body).ok();
+    fields.is_some_and(|fields| {
+        ["n", "best_of"].iter().all(|name| matches!(fields.raw(name), None | Some("1")))
+    })
+}
+
 /// Fields that the prefill hop has its own values of, or must not have.
-const PREFILL_DROPS: [&str; 7] = [
+const PREFILL_DROPS: [&str; 8] = [
+    "best_of",
     "kv_transfer_params",
     "max_completion_tokens",
     "max_tokens",
