@@ -489,9 +489,11 @@ async fn blocks_after_a_taken_prompt_are_held_and_start_no_resync() {
     let stream = &decode["stream"];
     assert_eq!((&stream["state"], &stream["gaps"]), (&json!("live"), &json!(0)), "{decode}");
     assert!(stream["replays"].as_u64().unwrap() <= 1, "the first catch-up and no other: {decode}");
-    // They do not make the worker hold a prompt's beginning.
-    assert_eq!(rig.explain(&growing(3)).await["choice"]["overlap_blocks"], 0);
+    // They do not make the worker hold a prompt's beginning, and it is not priced for a prefill that is done elsewhere.
     let explained = rig.explain(&growing(3)).await;
+    assert_eq!(explained["choice"]["overlap_blocks"], 0);
+    let cost = &explained["candidates"][0]["cost"];
+    assert_eq!((&cost["prefill"], &cost["credit"]), (&json!(0.0), &json!(0.0)), "{explained}");
     assert!(explained["prefill"]["choice"]["overlap_blocks"].as_u64().unwrap() > 10, "{explained}");
 }
 

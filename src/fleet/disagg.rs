@@ -8,19 +8,15 @@
 //! A prefill worker whose card cannot be read is remembered for a while ([`Unreadable`]): it is there, and a
 //! deployment whose prefill workers all came with such cards must say so, not go on without them.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc};
 
-use parking_lot::Mutex;
 use thiserror::Error;
 use tracing::{error, info, warn};
 
 use super::{
     card::WorkerType,
     router_config::RouterConfig,
+    unreadable::Unreadable,
     view::SetView,
     worker_set::{ConfigSource, SetKey},
 };
@@ -59,6 +55,11 @@ pub enum ActivationError {
     /// A prefill set without a card.
     #[error("no readable prefill model card; cannot resolve prefill routing: none published")]
     NonePublished,
+    /// The prefill workers' cards differ, and none of them is admitted.
+    #[error(
+        "the cards of the prefill workers differ, and none is admitted; GET /v1/worker-sets on the admin listener says in what"
+    )]
+    Conflict,
     /// Cards, but none that this frontend can read.
     #[error(
         "no readable prefill model card; cannot resolve prefill routing: all {published} published cards are \
@@ -197,6 +198,10 @@ impl Pools {
         unreadable: usize,
         sets: &mut [SetView],
     ) -> PrefillPool {
+        if prefill.is_some_and(|prefill| sets[prefill].admitted.is_none()) {
+            let conflict = Problem::Activation(ActivationError::Conflict);
+            return self.fail(known, sets[decode].key.clone(), conflict);
+        }
         let config = Arc::clone(&sets[decode].config);
         let cards = prefill.map_or_else(Vec::new, |prefill| cards(&sets[prefill]));
         let resolved = resolve(&cards, unreadable, &config);
@@ -308,70 +313,6 @@ fn cards(set: &SetView) -> Vec<Option<&RouterConfig>> {
     workers.into_iter().map(|worker| worker.spec.router_config.as_ref()).collect()
 }
 
-/// Prefill workers that announced themselves with a card that cannot be read.
-#[derive(Default)]
-pub(super) struct Unreadable {
-    seen: Mutex<Vec<Announced>>,
-}
-
-struct Announced {
-    model: String,
-    namespace: String,
-    url: String,
-    until: Instant,
-}
-
-/// How many are remembered. Whoever may announce workers may announce many.
-const MANY_ANNOUNCED: usize = 1024;
-
-impl Unreadable {
-    /// Remembers one for `length`; true if it was not known.
-    pub(super) fn note(&self, [model, namespace, url]: [&str; 3], now: Instant, length: Duration) -> bool {
-        let mut seen = self.seen.lock();
-        let until = now + length;
-        let known = seen.iter_mut().find(|one| one.is([model, namespace, url]));
-        if let Some(known) = known {
-            known.until = until;
-            return false;
-        }
-        if seen.len() >= MANY_ANNOUNCED {
-            return false;
-        }
-        let [model, namespace, url] = [model, namespace, url].map(str::to_owned);
-        seen.push(Announced { model, namespace, url, until });
-        true
-    }
-
-    /// The worker at `url` has come with a card that can be read.
-    pub(super) fn forget(&self, url: &str) {
-        self.seen.lock().retain(|one| one.url != url);
-    }
-
-    /// Whether some were not heard of for too long.
-    pub(super) fn any_over(&self, now: Instant) -> bool {
-        self.seen.lock().iter().any(|one| one.until <= now)
-    }
-
-    /// Forgets those; true if there were any.
-    pub(super) fn end_over(&self, now: Instant) -> bool {
-        let mut seen = self.seen.lock();
-        let before = seen.len();
-        seen.retain(|one| one.until > now);
-        seen.len() < before
-    }
-
-    fn count(&self, key: &SetKey) -> usize {
-        let seen = self.seen.lock();
-        seen.iter().filter(|one| one.model == key.model && one.namespace == key.namespace).count()
-    }
-}
-
-impl Announced {
-    fn is(&self, [model, namespace, url]: [&str; 3]) -> bool {
-        self.model == model && self.namespace == namespace && self.url == url
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -413,17 +354,5 @@ mod tests {
         assert!(says(3).ends_with("all 3 published cards are unreadable"));
         let resolved = resolve(&[None], 3, &decode).unwrap();
         assert_eq!((resolved.cards, resolved.unreadable), (1, 3));
-    }
-
-    #[test]
-    fn an_unreadable_card_is_remembered_until_it_is_replaced_or_over() {
-        let (unreadable, now, second) = (Unreadable::default(), Instant::now(), Duration::from_secs(1));
-        assert!(unreadable.note(["m", "n", "http://a"], now, second));
-        assert!(!unreadable.note(["m", "n", "http://a"], now + second, second), "known: it is prolonged");
-        assert!(unreadable.note(["m", "n", "http://b"], now, second));
-        assert!(unreadable.any_over(now + second) && unreadable.end_over(now + second));
-        assert!(!unreadable.any_over(now + second));
-        unreadable.forget("http://a");
-        assert!(!unreadable.end_over(now + second * 9), "nobody is left");
     }
 }

@@ -25,6 +25,7 @@ mod registry;
 mod router_config;
 mod stream_status;
 mod streams;
+mod unreadable;
 mod view;
 mod worker_set;
 mod worker_spec;

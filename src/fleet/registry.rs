@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::{
     card::Card,
     cohort::Cohort,
-    disagg::{Pools, Unreadable},
+    disagg::Pools,
     endpoint::EventEndpoint,
     fingerprint::Fingerprint,
     lease::Leases,
@@ -23,6 +23,7 @@ use super::{
     router_config::RouterConfig,
     stream_status::{StreamState, StreamStatus},
     streams::{IndexKey, StreamSource, Streams},
+    unreadable::Unreadable,
     view::{FleetView, RankMember, WorkerInfo},
     worker_set::{SetKey, WorkerSet},
     worker_spec::{CheckedSpec, WorkerSpec},

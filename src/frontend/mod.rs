@@ -15,6 +15,7 @@ mod engine_tokenizer;
 mod error;
 mod explain;
 mod exposition;
+mod handover;
 mod hints;
 mod listener;
 mod openai;

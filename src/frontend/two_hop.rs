@@ -15,7 +15,6 @@ use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, header, request::Parts};
 use http_body_util::{BodyExt as _, Limited};
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -23,6 +22,7 @@ use super::{
     app::App,
     counters::{Counters, Handover},
     error::ApiError,
+    handover::{decode_body, handover, one_answer, one_prompt, prefill_body},
     hints::Hints,
     openai::Fields,
     place::{Hop, Placed, refused},
@@ -154,7 +154,10 @@ pub(super) async fn serve(
         }
         Ok(Prefilled::Ended { by, .. } | Prefilled::Missing { by }) => (None, by),
         Err(failure) if fallback && failure.is_the_worker_s() => {
-            return route::send(app, in_flight, head, asked.whole()).await;
+            let alone = Hop { phase: Phase::Aggregated, pin: split.decode.pin };
+            let Asked { model, set, prompt, hints, body, .. } = asked;
+            let send = Send { model, set, prompt, hints, body, hop: alone, prefiller: None };
+            return route::send(app, in_flight, head, send).await;
         }
         Err(Failure::Answered(answered)) => return watch::relay_failure(*answered, in_flight),
         Err(Failure::Refused(error)) => return in_flight.refuse(error),
@@ -198,61 +201,6 @@ fn name(head: &mut Parts) {
 }
 
 const REQUEST_ID: &str = "x-request-id";
-
-/// Refuses several prompts at once: their blocks would come back as one answer's, and be taken for another prompt's.
-fn one_prompt(body: &[u8]) -> Result<(), ApiError> {
-    let fields = Fields::parse(body)?;
-    let Some(prompt) = fields.raw("prompt") else { return Ok(()) };
-    let list = prompt.strip_prefix('[').map(str::trim_start);
-    let of_prompts = list.is_some_and(|list| list.starts_with(['"', '[']));
-    if of_prompts && fields.get::<Vec<IgnoredAny>>("prompt")?.is_some_and(|prompts| prompts.len() > 1) {
-        return Err(ApiError::bad_field(
-            "prompt",
-            "several prompts in one request are not served by separate prefill and decode workers; send one request for \
-             each",
-        ));
-    }
-    Ok(())
-}
-
-/// Whether one answer is wanted; the prefill hop makes no more.
-fn one_answer(body: &[u8]) -> bool {
-    let fields = Fields::parse(body).ok();
-    fields.is_some_and(|fields| {
-        ["n", "best_of"].iter().all(|name| matches!(fields.raw(name), None | Some("1")))
-    })
-}
-
-/// Fields that the prefill hop has its own values of, or must not have.
-const PREFILL_DROPS: [&str; 8] = [
-    "best_of",
-    "kv_transfer_params",
-    "max_completion_tokens",
-    "max_tokens",
-    "min_tokens",
-    "n",
-    "stream",
-    "stream_options",
-];
-
-/// The client's request, cut down to its prompt.
-fn prefill_body(body: &[u8]) -> Result<Bytes, ApiError> {
-    let fields = Fields::parse(body)?;
-    let mut own = "\"max_tokens\":1,\"stream\":false,".to_owned();
-    if fields.raw("max_completion_tokens").is_some() {
-        own += "\"max_completion_tokens\":1,";
-    }
-    own += "\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,\
-            \"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
-    Ok(fields.replace(&PREFILL_DROPS, Some(&own)))
-}
-
-/// The client's request, with where its prompt's blocks are. A client's own `kv_transfer_params` would point the engine
-/// to blocks of its choosing.
-fn decode_body(body: &[u8], params: Option<&str>) -> Result<Bytes, ApiError> {
-    let own = params.map(|params| format!("\"kv_transfer_params\":{params}"));
-    Ok(Fields::parse(body)?.replace(&["kv_transfer_params"], own.as_deref()))
-}
 
 /// Largest answer to a prefill that is read, in bytes.
 const LIMIT: usize = 64 << 20;
@@ -316,15 +264,6 @@ fn read_answer(app: &App, answer: Bytes, by: Prefiller) -> Prefilled {
     }
 }
 
-/// What an engine's answer hands over, and whether the model ended the output itself; `None` if it is no answer.
-fn handover(answer: &[u8]) -> Option<(Option<String>, bool)> {
-    let fields = Fields::parse(answer).ok()?;
-    let params = fields.raw("kv_transfer_params").filter(|params| params.starts_with('{'));
-    let choices: Vec<Value> = fields.get("choices").ok().flatten().unwrap_or_default();
-    let ended = !choices.is_empty() && choices.iter().all(|choice| choice["finish_reason"] == "stop");
-    Some((params.map(str::to_owned), ended))
-}
-
 /// Every prompt is computed twice then, which the first ones say, and after them fewer and fewer.
 fn missing(app: &App, by: Prefiller) -> Prefilled {
     let so_far = app.counters.handovers(Handover::Missing) + 1;
@@ -374,71 +313,5 @@ impl Counters {
 
     fn handovers(&self, handover: Handover) -> u64 {
         self.prefills[handover as usize].load(Relaxed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn json(bytes: &[u8]) -> Value {
-        serde_json::from_slice(bytes).unwrap()
-    }
-
-    #[test]
-    fn the_prefill_hop_asks_for_one_token_and_for_the_blocks() {
-        let body =
-            br#"{"model":"m","max_tokens":9,"max_completion_tokens":9,"min_tokens":3,"stream":true,"n":2,
-            "stream_options":{"include_usage":true},"kv_transfer_params":{"mine":1},"cache_salt":"s"}"#;
-        let sent = json(&prefill_body(body).unwrap());
-        let params = &sent["kv_transfer_params"];
-        assert_eq!(
-            (&params["do_remote_decode"], &params["do_remote_prefill"]),
-            (&json!(true), &json!(false))
-        );
-        let mut rest = sent.as_object().unwrap().clone();
-        rest.remove("kv_transfer_params");
-        let expected = json!({
-            "model": "m", "max_tokens": 1, "max_completion_tokens": 1, "stream": false, "cache_salt": "s",
-        });
-        assert_eq!(Value::Object(rest), expected);
-        let plain = json(&prefill_body(br#"{"model":"m"}"#).unwrap());
-        assert!(plain.get("max_completion_tokens").is_none(), "an engine may not know the field");
-    }
-
-    #[test]
-    fn the_decode_hop_has_the_engine_s_parameters_and_never_the_client_s() {
-        let body = br#"{"model":"m","max_tokens":9,"kv_transfer_params":{"mine":1}}"#;
-        let with = json(&decode_body(body, Some(r#"{"remote":2}"#)).unwrap());
-        assert_eq!(with, json!({ "model": "m", "max_tokens": 9, "kv_transfer_params": { "remote": 2 } }));
-        assert_eq!(json(&decode_body(body, None).unwrap()), json!({ "model": "m", "max_tokens": 9 }));
-    }
-
-    #[test]
-    fn an_answer_hands_over_or_ends() {
-        let read = |text: &str| handover(text.as_bytes());
-        let params = Some(r#"{"a":1}"#.to_owned());
-        let length = r#"[{"finish_reason":"length"}]"#;
-        let stop = r#"[{"finish_reason":"stop"}]"#;
-        let with =
-            |choices: &str, params: &str| format!(r#"{{"choices":{choices},"kv_transfer_params":{params}}}"#);
-        assert_eq!(read(&with(length, r#"{"a":1}"#)), Some((params, false)));
-        assert_eq!(read(&with(stop, "null")), Some((None, true)));
-        assert_eq!(read(&with(length, "null")), Some((None, false)));
-        assert_eq!(read(&with(length, "7")), Some((None, false)));
-        assert_eq!(read("{}"), Some((None, false)));
-        assert_eq!(read("<html>"), None);
-    }
-
-    #[test]
-    fn several_prompts_are_refused_and_one_is_not() {
-        for one in [r#""a""#, "[1,2]", r#"["a"]"#, "[[1,2]]", "[ [1] ]"] {
-            assert!(one_prompt(format!(r#"{{"prompt":{one}}}"#).as_bytes()).is_ok(), "{one}");
-        }
-        for several in [r#"["a","b"]"#, "[[1],[2]]", r#"[ "a", "b"]"#] {
-            let error = one_prompt(format!(r#"{{"prompt":{several}}}"#).as_bytes()).unwrap_err();
-            assert_eq!(error.status, 400, "{several}");
-        }
-        assert!(one_prompt(br#"{"messages":[]}"#).is_ok());
     }
 }
