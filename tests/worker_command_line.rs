@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::{
     process::Process,
-    rig::{MODEL, Rig, engine_settings, eventually, plan, with_lasting_ports},
+    rig::{MODEL, Rig, chat, engine_settings, eventually, plan, with_lasting_ports},
 };
 
 /// Where a mock engine listens on ports of its own.
@@ -398,4 +398,23 @@ async fn review_finding_12_a_worker_without_flags_inherits() {
     assert_eq!(set["router_config"]["router_mode"], "round_robin");
     assert_eq!(set["model"], MODEL);
     drop(worker);
+}
+
+/// Processes of both roles, and nothing said on the frontend.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefill_and_a_decode_worker_find_each_other() {
+    let rig = frontend().await;
+    let prefill = mock(&rig, &["--router-mode", "kv", "--worker-id", "1", "--role", "prefill"], &[]);
+    let decode = mock(&rig, &["--worker-id", "2", "--role", "decode"], &[]);
+    eventually("both are there", async || rig.workers().await.len() == 2).await;
+    let mut body = chat("a", "b");
+    body["nvext"] = json!({ "extra_fields": ["worker_id"] });
+    let answer = rig.post("/v1/chat/completions", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let told = &answer.json["nvext"]["worker_id"];
+    assert_eq!((&told["prefill_worker_id"], &told["decode_worker_id"]), (&json!(1), &json!(2)));
+    let explain = rig.explain(&body).await;
+    let modes = (&explain["prefill"]["router_mode"], &explain["router_mode"]);
+    assert_eq!(modes, (&json!("kv"), &json!("round-robin")), "each by its own card or what it inherits");
+    drop((prefill, decode));
 }

@@ -12,12 +12,12 @@ use crate::{
         AttachArgs, MockArgs, WorkerArgs,
         flags::{Built, Field, RouterFlags, Settings, Source, Worker},
     },
-    fleet::RouterConfig,
+    fleet::{RouterConfig, WorkerType},
     worker::{
         agent,
         backend::{Backend, without_secrets},
-        facts::Facts,
-        mock::MockEngine,
+        facts::{Facts, Stated},
+        mock::{MockEngine, Role},
     },
 };
 
@@ -110,12 +110,23 @@ impl MockWorkerCommand {
         let engine = MockEngine::start(settings).await.map_err(|error| with_flag(&error))?;
         info!(http = %engine.http_addr(), model = arguments.mock.model_name, "mock engine is up");
         let url = reachable(engine.http_addr())?;
-        let settings = self.worker.agent(Backend::Mock, url, Facts::default(), advertised)?;
+        let facts = Facts { worker_type: stated_role(arguments.mock.role), ..Facts::default() };
+        let settings = self.worker.agent(Backend::Mock, url, facts, advertised)?;
         let outcome = agent::run(settings, signals.wait()).await;
         engine.stop().await;
         outcome?;
         Ok(())
     }
+}
+
+/// A mock engine's role, which it does not tell over HTTP, like the engine that it stands for.
+fn stated_role(role: Role) -> Option<Stated<WorkerType>> {
+    let value = match role {
+        Role::Aggregated => return None,
+        Role::Prefill => WorkerType::Prefill,
+        Role::Decode => WorkerType::Decode,
+    };
+    Some(Stated::new(value, "--role"))
 }
 
 /// A URL that leads to an address which a server listens on.
