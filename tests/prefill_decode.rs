@@ -17,7 +17,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use kvroute::{
     config::FrontendPlan,
-    fleet::{RouterConfig, WorkerSpec, WorkerType},
+    fleet::{OnConfigMismatch, RouterConfig, WorkerSpec, WorkerType},
     frontend::PrefillFallback,
     select::Mode,
     worker::mock::{MockEngine, MockSettings, Role},
@@ -550,4 +550,41 @@ async fn the_command_line_says_what_becomes_of_requests_without_prefill_workers(
     }
     let mock = Process::run(&["up", "--enforce-disagg"]);
     assert!(mock.code != Some(0) && mock.stderr.contains("--enforce-disagg"), "{}", mock.stderr);
+}
+
+/// Prefill workers whose cards differ are as much a reason to wait as those whose cards cannot be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn prefill_workers_that_disagree_serve_when_they_agree_again() {
+    let mut pools = Pools::start(2, 1).await.advertise(WorkerType::Prefill, Mode::Kv);
+    pools.workers[1].router_config = Some(RouterConfig { mode: Mode::Random, ..RouterConfig::default() });
+    let rig = pools.behind(Mode::RoundRobin).await;
+    let refused = rig.post(CHAT, &small()).await;
+    assert_eq!(refused.status, 503, "{}", refused.text);
+    assert!(refused.text.contains("the cards of the prefill workers differ"), "{}", refused.text);
+    assert_eq!(set(&sets(&rig).await, "decode")["prefill"]["state"], "pending");
+    let gone = format!("{}/v1/workers/1", rig.admin());
+    assert_eq!(rig.client.request(Method::DELETE, &gone, &[], &json!({})).await.status, 200);
+    assert_eq!(hops(&rig.post(CHAT, &small()).await), (2, 3));
+    assert_eq!(set(&sets(&rig).await, "prefill")["router_config"]["router_mode"], "random");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn or_the_first_of_them_serve() {
+    let mut pools = Pools::start(2, 1).await.advertise(WorkerType::Prefill, Mode::Kv);
+    pools.workers[1].router_config = Some(RouterConfig { mode: Mode::Random, ..RouterConfig::default() });
+    let keep_first = |workers| {
+        let mut plan = plan(Mode::RoundRobin, workers);
+        plan.settings.on_config_mismatch = OnConfigMismatch::KeepFirst;
+        plan
+    };
+    let rig = pools.behind_plan(keep_first).await;
+    for _ in 0..4 {
+        assert_eq!(hops(&rig.post(CHAT, &small()).await), (1, 3));
+    }
+    assert_eq!(set(&sets(&rig).await, "prefill")["router_config"]["router_mode"], "k_v");
+    let gone = format!("{}/v1/workers/1", rig.admin());
+    assert_eq!(rig.client.request(Method::DELETE, &gone, &[], &json!({})).await.status, 200);
+    assert_eq!(hops(&rig.post(CHAT, &small()).await), (2, 3));
+    assert_eq!(set(&sets(&rig).await, "prefill")["router_config"]["router_mode"], "random");
+    rig.wait_for_idle().await;
 }
