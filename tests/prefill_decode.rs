@@ -12,7 +12,13 @@
 mod process;
 mod rig;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use http::{Method, StatusCode};
 use kvroute::{
@@ -586,5 +592,50 @@ async fn or_the_first_of_them_serve() {
     assert_eq!(rig.client.request(Method::DELETE, &gone, &[], &json!({})).await.status, 200);
     assert_eq!(hops(&rig.post(CHAT, &small()).await), (2, 3));
     assert_eq!(set(&sets(&rig).await, "prefill")["router_config"]["router_mode"], "random");
+    rig.wait_for_idle().await;
+}
+
+/// Prefill workers are replaced, one configuration by the next, while requests come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_the_prefill_workers_drops_no_request() {
+    let pools = Pools::start(2, 1).await;
+    let mut cards: Vec<Value> =
+        pools.workers[..2].iter().map(|worker| serde_json::to_value(worker).unwrap()).collect();
+    cards[1]["router_config"] = json!({ "router_mode": "random" });
+    let keep_first = |workers: Vec<WorkerSpec>| {
+        let workers = workers.into_iter().filter(|worker| worker.id != Some(2)).collect();
+        let mut plan = plan(Mode::Kv, workers);
+        plan.settings.on_config_mismatch = OnConfigMismatch::KeepFirst;
+        plan
+    };
+    let rig = pools.behind_plan(keep_first).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (client, url, done) =
+                (rig.client.clone(), format!("{}{CHAT}", rig.public()), Arc::clone(&done));
+            tokio::spawn(async move {
+                let mut workers = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    workers.push(hops(&client.post(&url, &small()).await).0);
+                }
+                workers
+            })
+        })
+        .collect();
+    for round in 0..12 {
+        let (next, last) = if round % 2 == 0 { (1, 1) } else { (0, 2) };
+        assert_eq!(rig.ask("/v1/workers", &cards[next]).await.status, 201);
+        let last = format!("{}/v1/workers/{last}", rig.admin());
+        assert_eq!(rig.client.request(Method::DELETE, &last, &[], &json!({})).await.status, 200);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    let mut served = Vec::new();
+    for client in clients {
+        served.extend(client.await.unwrap());
+    }
+    assert!(served.contains(&1) && served.contains(&2), "{served:?}");
+    assert!(!served.contains(&3), "the pair was never gone: {served:?}");
     rig.wait_for_idle().await;
 }

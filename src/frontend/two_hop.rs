@@ -34,7 +34,7 @@ use crate::{
     fleet::{PrefillPool, RankMember, SetView, WorkerType},
     load::Booking,
     proxy::{Answer, Observer, Usage},
-    select::{Mode, Phase, Pin, PinField},
+    select::{Mode, Phase, Pin, PinField, RefusalKind},
     slot::WorkerId,
 };
 
@@ -133,16 +133,11 @@ pub(super) async fn serve(
     app: Arc<App>,
     in_flight: InFlight,
     mut head: Parts,
-    asked: Asked,
+    mut asked: Asked,
     split: Split,
 ) -> Response {
     name(&mut head);
-    let checked = one_prompt(&asked.body).and_then(|()| {
-        // A request that no decode worker would take shall not cost a prefill.
-        let decode = app.dry_run(&asked.set, &asked.prompt, split.decode, |outcome, _, _| outcome);
-        decode.map_err(|refusal| refused(&asked.set, &refusal))
-    });
-    if let Err(error) = checked {
+    if let Err(error) = one_prompt(&asked.body).and_then(|()| decodable(&app, &mut asked, split.decode)) {
         return in_flight.refuse(error);
     }
     let fallback = app.settings.prefill_fallback == PrefillFallback::Decode;
@@ -190,6 +185,54 @@ pub(super) fn worker_id(prefill: Prefiller, decode: Option<Prefiller>) -> Value 
     told
 }
 
+/// Whether a decode worker would take the request: one that none would take shall not cost a prefill. The fleet may have
+/// changed while the prompt was turned into tokens, so a set in which nobody is left is looked up again.
+fn decodable(app: &App, asked: &mut Asked, hop: Hop) -> Result<(), ApiError> {
+    loop {
+        let outcome = app.dry_run(&asked.set, &asked.prompt, hop, |outcome, _, _| outcome);
+        let Err(refusal) = outcome else { return Ok(()) };
+        match latest(app, &asked.set) {
+            Some(set) if refusal.kind() == RefusalKind::Unavailable => asked.set = set,
+            _ => return Err(refused(&asked.set, &refusal)),
+        }
+    }
+}
+
+/// The view of a set as it is now, if that is another than `known`.
+fn latest(app: &App, known: &Arc<SetView>) -> Option<Arc<SetView>> {
+    let view = app.fleet.view();
+    view.sets.iter().find(|set| set.key == known.key && !Arc::ptr_eq(set, known)).cloned()
+}
+
+/// Chooses a prefill worker and books the prompt there, in the set as it is by then.
+fn place_prefill(
+    app: &App,
+    asked: &Asked,
+    set: &mut Arc<SetView>,
+    hop: Hop,
+    avoid: &[WorkerId],
+) -> Result<Placed, ApiError> {
+    loop {
+        let refusal = match app.place(set, &asked.prompt, hop, avoid) {
+            Ok(placed) => return Ok(placed),
+            Err(refusal) => refusal,
+        };
+        // What the decode set knows of it now: a set that is paired no more has a configuration that nobody resolved.
+        let now = latest(app, &asked.set).unwrap_or_else(|| Arc::clone(&asked.set));
+        match &now.prefill {
+            PrefillPool::Active(next)
+                if refusal.kind() == RefusalKind::Unavailable && !Arc::ptr_eq(next, set) =>
+            {
+                *set = Arc::clone(next);
+            }
+            _ => {
+                app.counters.refusal(refusal.kind());
+                return Err(refused(set, &refusal));
+            }
+        }
+    }
+}
+
 /// Gives the request a name, if it has none: engines that pass blocks on know them by the request's name, which has
 /// to be the same on both.
 fn name(head: &mut Parts) {
@@ -222,11 +265,9 @@ async fn try_prefill(app: &App, head: &Parts, asked: &Asked, split: &Split) -> R
     // The client's rank is one of the decode worker's.
     head.headers.remove("x-data-parallel-rank");
     let mut avoid: Vec<WorkerId> = Vec::new();
+    let mut set = Arc::clone(&split.set);
     let (answer, placed) = loop {
-        let placed = app.place(&split.set, &asked.prompt, split.prefill, &avoid).map_err(|refusal| {
-            app.counters.refusal(refusal.kind());
-            Failure::Refused(refused(&split.set, &refusal))
-        })?;
+        let placed = place_prefill(app, asked, &mut set, split.prefill, &avoid).map_err(Failure::Refused)?;
         let worker = Arc::clone(&placed.member.worker);
         let sent = route::for_rank(&head, &placed);
         match app.pool.forward(&worker.url, &sent, body.clone()).await {
