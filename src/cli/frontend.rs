@@ -3,27 +3,24 @@
 use clap::Args;
 
 use super::{Outcome, assemble::assemble, router::router_config, shutdown};
-use crate::{
-    config::{
-        ConfigFile, FileArgs, FrontendArgs, WORKERS,
-        flags::{Frontend, RouterFlags},
-    },
-    frontend::PrefillFallback,
+use crate::config::{
+    ConfigFile, FileArgs, FrontendArgs, WORKERS,
+    flags::{Frontend, RouterFlags},
 };
 
 /// Flags of `kvroute frontend`.
 #[derive(Args, Debug)]
 pub(super) struct FrontendCommand {
     #[command(flatten)]
-    file: FileArgs,
+    pub(super) file: FileArgs,
     /// A worker, as url=http://HOST:PORT,model=NAME and, to route by its cache,
     /// kv_events_endpoint=tcp://HOST:PORT,kv_replay_endpoint=tcp://HOST:PORT,block_size=N; repeat it for each worker
     #[arg(long, help_heading = WORKERS, value_name = "KEY=VALUE,...")]
-    worker: Vec<String>,
+    pub(super) worker: Vec<String>,
     #[command(flatten)]
-    frontend: FrontendArgs,
+    pub(super) frontend: FrontendArgs,
     #[command(flatten)]
-    router: RouterFlags<Frontend>,
+    pub(super) router: RouterFlags<Frontend>,
 }
 
 impl FrontendCommand {
@@ -31,13 +28,7 @@ impl FrontendCommand {
         let file = self.file.config.as_deref().map(ConfigFile::read).transpose()?;
         let router = router_config(&self.router, file.as_ref())?;
         let enforce_disagg = router.enforces_disagg();
-        let mut plan = self.frontend.plan(router.config, &self.worker, file)?;
-        if enforce_disagg && plan.settings.prefill_fallback != PrefillFallback::None {
-            return Err(
-                "--enforce-disagg and --prefill-fallback decode contradict each other; leave one out".into(),
-            );
-        }
-        plan.settings.enforce_disagg = enforce_disagg;
+        let plan = self.frontend.plan(router.config, &self.worker, file)?.enforce_disagg(enforce_disagg)?;
         let mut signals = shutdown::signals()?;
         let frontend = assemble(plan).await?;
         signals.wait().await;

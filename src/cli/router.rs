@@ -18,8 +18,7 @@ pub(super) fn router_config<R: Role>(
     flags: &RouterFlags<R>,
     file: Option<&ConfigFile>,
 ) -> Result<Built<R::Config>, Box<dyn Error + Send + Sync>> {
-    let file = file.map(|file| (file.path.as_path(), &file.router));
-    let built = build_router_config(&flags.resolve(&Environment::process(), file)?)?;
+    let built = build(flags, file)?;
     for warning in &built.warnings {
         warn!("{warning}");
     }
@@ -28,6 +27,15 @@ pub(super) fn router_config<R: Role>(
         info!(setting = flag, value = %setting.value, from = %setting.source, "router setting");
     }
     Ok(built)
+}
+
+/// The same, and nothing is logged.
+pub(super) fn build<R: Role>(
+    flags: &RouterFlags<R>,
+    file: Option<&ConfigFile>,
+) -> Result<Built<R::Config>, Box<dyn Error + Send + Sync>> {
+    let file = file.map(|file| (file.path.as_path(), &file.router));
+    Ok(build_router_config(&flags.resolve(&Environment::process(), file)?)?)
 }
 
 /// The same for a frontend with mock engines of its own, which do prefill and decode in one place.

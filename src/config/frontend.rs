@@ -118,6 +118,9 @@ pub enum ConfigError {
          listener on 127.0.0.1"
     )]
     OpenAdmin(IpAddr),
+    /// Both a demand and a way around it.
+    #[error("--enforce-disagg and --prefill-fallback decode contradict each other; leave one out")]
+    EnforcedFallback,
     /// The token file.
     #[error("--admin-token-file {path}: {problem}")]
     Token {
@@ -126,6 +129,20 @@ pub enum ConfigError {
         /// What is wrong.
         problem: String,
     },
+}
+
+impl FrontendPlan {
+    /// The plan with what the router flag `--enforce-disagg` says, which is no part of a router configuration.
+    ///
+    /// # Errors
+    /// [`ConfigError::EnforcedFallback`].
+    pub fn enforce_disagg(mut self, enforce: bool) -> Result<Self, ConfigError> {
+        if enforce && self.settings.prefill_fallback != PrefillFallback::None {
+            return Err(ConfigError::EnforcedFallback);
+        }
+        self.settings.enforce_disagg = enforce;
+        Ok(self)
+    }
 }
 
 impl FrontendArgs {
@@ -201,7 +218,7 @@ impl FrontendArgs {
 }
 
 /// `[MODEL=]PATH`. A path that contains `=` has to begin with `/` or `.`, which no model's name does.
-fn parse_tokenizer(text: &str) -> ModelEntry {
+pub(super) fn parse_tokenizer(text: &str) -> ModelEntry {
     let (name, path) = match text.split_once('=') {
         Some((name, path)) if !name.starts_with(['/', '.']) => (name, path),
         _ => ("*", text),

@@ -113,23 +113,38 @@ fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, Tuning
 
 /// The demands of the fields on each other, then what this version does not do.
 fn check(settings: &Settings) -> Result<(), BuildError> {
-    if let Some(rule) = Rule::first_broken(settings) {
+    broken_rules(settings).chain(refused(settings)).next().map_or(Ok(()), |(_, error)| Err(error))
+}
+
+fn broken_rules(settings: &Settings) -> impl Iterator<Item = (Field, BuildError)> {
+    Rule::broken(settings).map(|rule| {
         let given: Vec<_> = rule.fields.iter().map(|field| settings.get(*field).to_string()).collect();
-        return Err(BuildError::Rule { text: rule.text, given: given.join(", ") });
-    }
-    for setting in settings.iter().filter(|setting| setting.source.is_given()) {
+        (rule.fields[0], BuildError::Rule { text: rule.text, given: given.join(", ") })
+    })
+}
+
+fn refused(settings: &Settings) -> impl Iterator<Item = (Field, BuildError)> {
+    settings.iter().filter(|setting| setting.source.is_given()).filter_map(|setting| {
         let row = row(setting.field);
-        let Status::Refused { reason, needs, .. } = row.status else { continue };
+        let Status::Refused { reason, needs, .. } = row.status else { return None };
         if row.does(&setting.value) {
-            continue;
+            return None;
         }
         let accepted = match row.default() {
             Value::Unset => "Leave it out".to_owned(),
             default => format!("Leave it out, or at {default}"),
         };
-        return Err(BuildError::Refused { setting: setting.clone(), reason, needs, accepted });
-    }
-    Ok(())
+        Some((setting.field, BuildError::Refused { setting: setting.clone(), reason, needs, accepted }))
+    })
+}
+
+/// Everything that [`build_router_config`] would stop at, one after another, each with the field to blame.
+#[must_use]
+pub fn problems<R: Role>(given: &Given<R>) -> Vec<(Field, BuildError)> {
+    let mut settings = given.settings.clone();
+    presets::apply_old_weight(&mut settings, &mut Vec::new());
+    presets::apply(&mut settings, &mut Vec::new());
+    broken_rules(&settings).chain(refused(&settings)).collect()
 }
 
 /// A worker without a mode: a flag is a mistake, a shared environment is not.

@@ -15,9 +15,9 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// The first rule that `settings` break.
-    pub(super) fn first_broken(settings: &Settings) -> Option<&'static Self> {
-        RULES.iter().find(|rule| (rule.broken)(settings))
+    /// The rules that `settings` break.
+    pub(super) fn broken(settings: &Settings) -> impl Iterator<Item = &'static Self> {
+        RULES.iter().filter(|rule| (rule.broken)(settings))
     }
 }
 
