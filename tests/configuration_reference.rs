@@ -93,6 +93,7 @@ fn flags_variables_and_defaults_are_those_of_help() {
         ("worker trtllm", &[worker, attached]),
         ("worker mock", &[worker]),
         ("frontend", &["## `kvroute frontend`"][..]),
+        ("config show", &["## `kvroute config`", "## `kvroute frontend`"]),
         ("up", &["## `kvroute up`", engine]),
         ("drive", &["## `kvroute drive`", engine]),
         ("mock", &["## `kvroute mock`", engine]),

@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 mod assemble;
+mod config;
 mod drive;
 mod first_probe;
 mod frontend;
@@ -44,6 +45,8 @@ enum Command {
     Mock(mock::MockCommand),
     /// Try it: a frontend and mock engines in one process
     Up(up::UpCommand),
+    /// Look a configuration over: check a file, or show what holds and where it came from
+    Config(config::ConfigCommand),
     /// Send a trace's requests and report hit rate, latency and balance
     Drive(drive::DriveCommand),
 }
@@ -76,6 +79,7 @@ pub fn main() -> ExitCode {
             Command::Worker(command) => command.run().await,
             Command::Mock(command) => command.run().await,
             Command::Up(command) => command.run().await,
+            Command::Config(command) => command.run().await,
             Command::Drive(command) => command.run().await,
         }
     });

@@ -4,6 +4,7 @@
 //! file, that over the default; an empty variable is an unset one. The rooms own the settings structs and their
 //! documented defaults; they are filled here.
 
+mod check;
 mod engine_arguments;
 mod environment;
 mod file;
@@ -11,8 +12,10 @@ pub mod flags;
 mod frontend;
 mod log;
 mod mock;
+mod origin;
 mod worker;
 
+pub use check::{Finding, Report, Severity, check};
 pub use engine_arguments::set_apart;
 pub use environment::without_empty_variables;
 pub use file::{ConfigFile, FileArgs, FileError, ModelEntry};
@@ -20,4 +23,5 @@ pub(crate) use frontend::WORKERS;
 pub use frontend::{ConfigError, FrontendArgs, FrontendPlan};
 pub use log::{LogArgs, LogFormat};
 pub use mock::{EngineArgs, MockArgs};
+pub use origin::{FlagOrigins, Origin};
 pub use worker::{AttachArgs, WorkerArgs, WorkerConfigError, WorkerPlan};

@@ -1,0 +1,199 @@
+//! `kvroute config show`.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use http::Uri;
+use serde_json::{Value, json};
+
+use super::ask;
+use crate::{
+    cli::{Outcome, frontend::FrontendCommand, print, router},
+    config::{
+        ConfigFile, FlagOrigins, FrontendArgs, FrontendPlan, ModelEntry, Origin,
+        flags::{Settings, Status, Warning, row},
+    },
+    fleet::WorkerSpec,
+    frontend::{FrontendSettings, PrefillFallback},
+};
+
+/// Flags of `kvroute config show`.
+#[derive(Args, Debug)]
+pub(super) struct ShowCommand {
+    /// Worker set to show, by its address or its model, of the frontend at --admin
+    #[arg(long, value_name = "NAME", help_heading = ASKING)]
+    set: Option<String>,
+    /// Ask the frontend whose admin listener is at this URL, and show all its worker sets unless --set names one; its
+    /// token is in --admin-token-file [default: http://127.0.0.1:9091]
+    #[arg(long, value_name = "URL", help_heading = ASKING)]
+    admin: Option<Uri>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    // Before the flags that it is about, which are taken out of what it looks at.
+    #[command(flatten)]
+    origins: FlagOrigins,
+    #[command(flatten)]
+    frontend: FrontendCommand,
+}
+
+const ASKING: &str = "A running frontend";
+
+/// A setting, its value and where that came from.
+struct Line {
+    name: &'static str,
+    value: String,
+    from: String,
+}
+
+/// All there is to show.
+struct Shown {
+    frontend: Vec<Line>,
+    router: Vec<Line>,
+    warnings: Vec<Warning>,
+    models: Vec<ModelEntry>,
+    workers: Vec<WorkerSpec>,
+}
+
+impl ShowCommand {
+    pub(super) async fn run(self) -> Outcome {
+        if self.set.is_some() || self.admin.is_some() {
+            let url = self.admin.unwrap_or_else(|| Uri::from_static("http://127.0.0.1:9091"));
+            let token = self.frontend.frontend.admin_token_file.as_deref();
+            return ask::show(&url, token, self.set.as_deref(), self.json).await;
+        }
+        let json = self.json;
+        let shown = self.shown()?;
+        print(&if json { format!("{:#}\n", shown.json()) } else { shown.text() });
+        Ok(())
+    }
+
+    fn shown(self) -> Result<Shown, Box<dyn std::error::Error + Send + Sync>> {
+        let FrontendCommand { file, worker, frontend, router: flags } = self.frontend;
+        let file = file.config.as_deref().map(ConfigFile::read).transpose()?;
+        let built = router::build(&flags, file.as_ref())?;
+        let enforce_disagg = built.enforces_disagg();
+        let (path, below) = file
+            .as_ref()
+            .map(|file| (file.path.display().to_string(), file.frontend.clone()))
+            .unwrap_or_default();
+        let token_file = frontend.admin_token_file.clone().or_else(|| below.admin_token_file.clone());
+        let plan = frontend.plan(built.config, &worker, file)?.enforce_disagg(enforce_disagg)?;
+        let FrontendPlan { settings, models, workers, .. } = plan;
+        let token_file = token_file.map_or_else(|| "unset".to_owned(), |path| path.display().to_string());
+        let lines = values(&settings, &below, token_file).into_iter().map(|(name, value, filed)| {
+            let from = match self.origins.get(&name.replace('-', "_")) {
+                Some(Origin::Flag) => format!("--{name}"),
+                Some(Origin::Variable(variable)) => variable.clone(),
+                None if filed => path.clone(),
+                None => "default".to_owned(),
+            };
+            Line { name, value, from }
+        });
+        Ok(Shown {
+            frontend: lines.collect(),
+            router: router_lines(&built.settings),
+            warnings: built.warnings,
+            models,
+            workers,
+        })
+    }
+}
+
+/// The settings of the frontend, each with whether the file says something of it.
+fn values(
+    settings: &FrontendSettings,
+    below: &FrontendArgs,
+    token_file: String,
+) -> Vec<(&'static str, String, bool)> {
+    let upstream = &settings.upstream;
+    let fallback = match settings.prefill_fallback {
+        PrefillFallback::None => "none",
+        PrefillFallback::Decode => "decode",
+    };
+    vec![
+        ("host", settings.public.ip().to_string(), below.host.is_some()),
+        ("port", settings.public.port().to_string(), below.port.is_some()),
+        ("admin-host", settings.admin.ip().to_string(), below.admin_host.is_some()),
+        ("admin-port", settings.admin.port().to_string(), below.admin_port.is_some()),
+        ("admin-token-file", token_file, below.admin_token_file.is_some()),
+        ("max-body-bytes", settings.max_body_bytes.to_string(), below.max_body_bytes.is_some()),
+        ("drain-timeout", settings.drain_timeout.as_secs().to_string(), below.drain_timeout.is_some()),
+        (
+            "connect-timeout-ms",
+            upstream.connect_timeout.as_millis().to_string(),
+            below.connect_timeout_ms.is_some(),
+        ),
+        (
+            "first-byte-timeout",
+            upstream.first_byte_timeout.as_secs().to_string(),
+            below.first_byte_timeout.is_some(),
+        ),
+        ("on-config-mismatch", settings.on_config_mismatch.to_string(), below.on_config_mismatch.is_some()),
+        ("retries", settings.retries.to_string(), below.retries.is_some()),
+        ("prefill-fallback", fallback.to_owned(), below.prefill_fallback.is_some()),
+    ]
+}
+
+/// The router settings that this version does.
+fn router_lines(settings: &Settings) -> Vec<Line> {
+    let works = settings.iter().filter(|setting| row(setting.field).status == Status::Works);
+    works
+        .map(|setting| Line {
+            name: row(setting.field).flag,
+            value: setting.value.to_string(),
+            from: setting.source.to_string(),
+        })
+        .collect()
+}
+
+impl Shown {
+    fn json(&self) -> Value {
+        let lines = |lines: &[Line]| -> Vec<_> {
+            let object = |line: &Line| json!({ "name": line.name, "value": line.value, "from": line.from });
+            lines.iter().map(object).collect()
+        };
+        let models: Vec<_> = self
+            .models
+            .iter()
+            .map(|entry| {
+                json!({
+                    "name": entry.name,
+                    "tokenizer": entry.tokenizer,
+                    "chat_template": entry.chat_template,
+                })
+            })
+            .collect();
+        let warnings: Vec<_> = self.warnings.iter().map(ToString::to_string).collect();
+        json!({
+            "frontend": lines(&self.frontend),
+            "router": lines(&self.router),
+            "models": models,
+            "workers": self.workers,
+            "warnings": warnings,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        for (title, lines) in [("frontend", &self.frontend), ("router", &self.router)] {
+            let _ = writeln!(text, "{title}");
+            for Line { name, value, from } in lines {
+                let _ = writeln!(text, "  {name:<36} {value:<16} {from}");
+            }
+        }
+        let _ = writeln!(text, "models");
+        for entry in &self.models {
+            let _ = writeln!(text, "  {:<36} {}", entry.name, entry.tokenizer.display());
+        }
+        let _ = writeln!(text, "workers");
+        for worker in &self.workers {
+            let _ = writeln!(text, "  {:<36} {}", worker.url, worker.model);
+        }
+        for warning in &self.warnings {
+            let _ = writeln!(text, "warning: {warning}");
+        }
+        text
+    }
+}
