@@ -127,8 +127,8 @@ mod tests {
 
     #[test]
     fn named_endpoints_get_the_engines_rank_suffix() {
-        assert_eq!(rank("ipc:///tmp/kv", 0).unwrap(), "ipc:///tmp/kv");
-        assert_eq!(rank("ipc:///tmp/kv", 3).unwrap(), "ipc:///tmp/kv_dp3");
+        assert_eq!(rank("ipc:///run/kv", 0).unwrap(), "ipc:///run/kv");
+        assert_eq!(rank("ipc:///run/kv", 3).unwrap(), "ipc:///run/kv_dp3");
     }
 
     #[test]

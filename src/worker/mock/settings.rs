@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn attaches_as_vllm_does() {
         for address in
-            ["tcp://*:5557", "tcp://127.0.0.1:*", "tcp://[::]:5557", "ipc:///tmp/x", "tcp://127.0.0.1:0"]
+            ["tcp://*:5557", "tcp://127.0.0.1:*", "tcp://[::]:5557", "ipc:///run/x", "tcp://127.0.0.1:0"]
         {
             assert_eq!(Endpoint::new(address).attach, Attach::Bind, "{address}");
         }
