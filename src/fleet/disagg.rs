@@ -123,6 +123,8 @@ fn resolve(
             router_track_active_blocks: false,
             // Output counts with the blocks in use or not at all.
             router_track_output_blocks: false,
+            // It says what becomes of prefill workers, not what they do.
+            conditional_disagg: None,
             ..effective.tuning
         },
         ..effective.clone()

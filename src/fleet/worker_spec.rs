@@ -75,6 +75,12 @@ pub struct WorkerSpec {
     /// Longest prompt plus output, in tokens. Known, a longer prompt is refused here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u64>,
+    /// KV blocks of one rank's engine, in all. Without it nobody knows how full the worker is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_kv_blocks: Option<u64>,
+    /// Tokens of one rank's largest batch. Without it nobody knows how busy the worker's prefill is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_num_batched_tokens: Option<u64>,
     /// The routing configuration that the worker wants for its set; absent = the frontend's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_config: Option<RouterConfig>,
@@ -179,6 +185,8 @@ impl WorkerSpec {
             eagle: false,
             lora_adapters: Vec::new(),
             max_model_len: None,
+            total_kv_blocks: None,
+            max_num_batched_tokens: None,
             router_config: None,
             registered_ms: None,
         }

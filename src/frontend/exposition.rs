@@ -97,7 +97,10 @@ fn choices(app: &App, page: &mut Page<'_>) -> fmt::Result {
     by_reason(page, "refusals", "Requests that got no worker", counters.refusals())?;
     let prefills: Vec<_> = counters.prefills().map(|(how, count)| ([("outcome", how)], count)).collect();
     let prefills = prefills.iter().map(|(labels, count)| (&labels[..], *count));
-    page.counters("prefills", "Prefill hops of requests in two hops, by how they ended", prefills)
+    page.counters("prefills", "Prefill hops of requests in two hops, by how they ended", prefills)?;
+    let bypasses: Vec<_> = counters.bypasses().map(|(how, count)| ([("outcome", how)], count)).collect();
+    let bypasses = bypasses.iter().map(|(labels, count)| (&labels[..], *count));
+    page.counters("bypass_decisions", "Whether requests bypassed the prefill workers, and why", bypasses)
 }
 
 fn by_reason(

@@ -19,9 +19,10 @@ use tracing::warn;
 
 use super::{
     app::{App, unix_secs},
+    bypass,
     counters::{Outcome, Surface},
     error::ApiError,
-    hints::Hints,
+    hints::{Hints, Metadata},
     openai::{Fields, FirstPrompt, PromptField},
     place::{Hop, Placed, Prompt, refused},
     prompts::{Chat, PromptInput},
@@ -70,7 +71,8 @@ pub(super) struct Send {
 
 /// Serves a chat or a completion.
 pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    head.headers.remove(bypass::MARK);
     let body = match read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return refuse(&app, surface, error),
@@ -239,7 +241,7 @@ pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, mut se
         let worker = Arc::clone(&placed.member.worker);
         let head = for_rank(&head, &placed);
         let error = match app.pool.forward(&worker.url, &head, send.body.clone()).await {
-            Ok(answer) => return respond(answer, in_flight, &send, placed),
+            Ok(answer) => return respond(answer, in_flight, placed, send.hints.metadata, send.prefiller),
             Err(error) => error,
         };
         if !tries_another(&app, &error, &worker, &mut avoid) {
@@ -278,10 +280,16 @@ pub(super) fn for_rank<'a>(head: &'a Parts, placed: &Placed) -> Cow<'a, Parts> {
     Cow::Owned(head)
 }
 
-fn respond(answer: Answer, in_flight: InFlight, send: &Send, placed: Placed) -> Response {
-    let watch = Watch::new(&answer, in_flight, &placed, send.prefiller.is_some());
-    let metadata = send.hints.metadata;
-    let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, send.prefiller));
+/// Relays an answer, with what the client wants to be told of its way.
+pub(super) fn respond(
+    answer: Answer,
+    in_flight: InFlight,
+    placed: Placed,
+    metadata: Metadata,
+    prefiller: Option<Prefiller>,
+) -> Response {
+    let watch = Watch::new(&answer, in_flight, &placed, prefiller.is_some());
+    let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, prefiller));
     let response = answer.relay(watch.holding(placed.booking));
     match annotator {
         Some(annotator) => crate::proxy::annotate(response, annotator).map(Body::new),

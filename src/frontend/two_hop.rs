@@ -7,7 +7,8 @@
 //! leaves during the prefill, the prefill is cancelled.
 //!
 //! A prefill that fails fails the request. The decode worker computes prompts itself only where there are no
-//! prefill workers, or where the operator said so (`--prefill-fallback decode`).
+//! prefill workers, or where the operator said so: `--prefill-fallback decode`, or the rule of a bypass, which is asked
+//! first.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -20,6 +21,7 @@ use tracing::warn;
 
 use super::{
     app::App,
+    bypass::{self, Tried},
     counters::{Counters, Handover},
     error::ApiError,
     handover::{decode_body, handover, one_answer, one_prompt, prefill_body},
@@ -140,6 +142,10 @@ pub(super) async fn serve(
     if let Err(error) = one_prompt(&asked.body).and_then(|()| decodable(&app, &mut asked, split.decode)) {
         return in_flight.refuse(error);
     }
+    let in_flight = match bypass::serve(&app, in_flight, &head, &asked, &split).await {
+        Tried::Answered(response) => return response,
+        Tried::Split(in_flight) => in_flight,
+    };
     let fallback = app.settings.prefill_fallback == PrefillFallback::Decode;
     let (params, by) = match prefill(&app, &head, &asked, &split).await {
         Ok(Prefilled::HandedOver { params, by }) => (Some(params), by),

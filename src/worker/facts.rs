@@ -80,6 +80,10 @@ pub struct Facts {
     pub worker_type: Option<Stated<WorkerType>>,
     /// Whether its block hashes look one token ahead.
     pub eagle: Option<Stated<bool>>,
+    /// KV blocks of one rank, in all.
+    pub total_kv_blocks: Option<Stated<u64>>,
+    /// Tokens of one rank's largest batch.
+    pub max_num_batched_tokens: Option<Stated<u64>>,
     /// Its KV events.
     pub events: Option<Stated<KvEvents>>,
 }
@@ -96,6 +100,8 @@ impl Facts {
             device: self.device.or(below.device),
             worker_type: self.worker_type.or(below.worker_type),
             eagle: self.eagle.or(below.eagle),
+            total_kv_blocks: self.total_kv_blocks.or(below.total_kv_blocks),
+            max_num_batched_tokens: self.max_num_batched_tokens.or(below.max_num_batched_tokens),
             events: self.events.or(below.events),
         }
     }
@@ -122,6 +128,8 @@ impl Facts {
             entry("device", self.device.as_ref(), device),
             entry("worker type", self.worker_type.as_ref(), |role| role.name().to_owned()),
             entry("eagle", self.eagle.as_ref(), bool::to_string),
+            entry("KV blocks", self.total_kv_blocks.as_ref(), u64::to_string),
+            entry("tokens of a batch", self.max_num_batched_tokens.as_ref(), u64::to_string),
             entry("KV events", self.events.as_ref(), KvEvents::to_string),
         ]
         .into_iter()

@@ -126,6 +126,18 @@ fn every_error_has_its_text() {
             "conditional_disagg_enabled requires router mode kv and use_kv_events=true",
         ),
         ("--router-conditional-disagg-config {}", "requires router_conditional_disagg"),
+        (
+            "--router-mode kv --router-conditional-disagg --router-conditional-disagg-config {\"policy\":\"prefill_load\"}",
+            "the policy prefill_load needs prefill_busy_threshold",
+        ),
+        (
+            "--router-mode kv --router-conditional-disagg --router-conditional-disagg-config []",
+            "not a JSON object. It is a JSON object with any of policy",
+        ),
+        (
+            "--load-aware --router-conditional-disagg",
+            "conditional_disagg_enabled requires router mode kv and use_kv_events=true",
+        ),
         ("--router-approximate-cache-policy lru", "lru requires use_kv_events=false"),
         ("--router-tracking-hash keyed-xxh3-v1", "requires router_tracking_key_file"),
         (

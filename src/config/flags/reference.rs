@@ -79,14 +79,18 @@ pub fn sample_section() -> String {
                     [router]\n"
             .to_owned();
     for row in TABLE.iter().filter(|row| row.status == Status::Works && row.deprecated.is_none()) {
-        text +=
-            &format!("\n# {} ({})\n# {} = {}\n", row.help, row.accepted(), row.file_key(), toml_default(row));
+        let about = format!("\n# {} ({})\n# {}", row.help, row.accepted(), row.file_key());
+        // What is unset has no value that could stand there.
+        text += &match given::default::<Frontend>(row.field) {
+            Value::Unset => format!("{about}: unset\n"),
+            value => format!("{about} = {}\n", toml_value(value)),
+        };
     }
     text
 }
 
-fn toml_default(row: &Row) -> String {
-    match given::default::<Frontend>(row.field) {
+fn toml_value(value: Value) -> String {
+    match value {
         Value::Text(text) => format!("\"{text}\""),
         value => value.to_string(),
     }

@@ -111,6 +111,8 @@ fn fill(
     spec.device = facts.device.as_ref().map_or(spec.device, |device| device.value);
     spec.worker_type = facts.worker_type.as_ref().map_or(spec.worker_type, |role| role.value);
     spec.eagle = facts.eagle.as_ref().is_some_and(|eagle| eagle.value);
+    spec.total_kv_blocks = facts.total_kv_blocks.as_ref().map(|blocks| blocks.value);
+    spec.max_num_batched_tokens = facts.max_num_batched_tokens.as_ref().map(|tokens| tokens.value);
     if let Some(KvEvents::Published { endpoint, replay, direction }) = events {
         spec.kv_events_endpoint = Some(endpoint.clone());
         spec.kv_replay_endpoint.clone_from(replay);
