@@ -3,7 +3,8 @@
 //! In a (model, namespace) a pair exists exactly where there is one prefill set and one decode set. The decode set
 //! is what the model's name stands for; its view says what is known of the prefill workers beside it
 //! ([`PrefillPool`]). Everything here is worked out anew at every change of the fleet, so that a prefill set that
-//! is gone, or is joined by a second one, serves no further request.
+//! is gone, or is joined by a second one, serves no further request. Nothing is tried again on a timer, and nothing waits
+//! for one: cards come with registrations and go with leases, each of which is such a change.
 //!
 //! A prefill worker whose card cannot be read is remembered for a while ([`Unreadable`]): it is there, and a
 //! deployment whose prefill workers all came with such cards must say so, not go on without them.
@@ -37,7 +38,10 @@ pub enum PrefillPool {
 }
 
 impl PrefillPool {
-    /// The name in explain and on the admin listener.
+    /// The name of every state.
+    pub const NAMES: [&'static str; 4] = ["none", "unavailable", "pending", "active"];
+
+    /// The name in explain, in metrics and on the admin listener.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     event::Tier,
-    fleet::{FleetView, RankMember, SetState, SetView, StreamState},
+    fleet::{FleetView, PrefillPool, RankMember, SetState, SetView, StreamState, WorkerType},
     index::Totals,
     metrics::{Exposition, Labels, Page, Source},
 };
@@ -156,6 +156,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         labels.iter().map(|labels| (&labels[..], 1)),
     )?;
     disagreements(&names, page)?;
+    prefill_pools(&names, page)?;
     // Sets of one model have one tokenizer, and a series may stand on the page once.
     let models: BTreeSet<_> = view.sets.iter().map(|set| set.key.model.as_str()).collect();
     let sources: Vec<_> = models
@@ -191,6 +192,25 @@ fn disagreements(sets: &[(&Arc<SetView>, String)], page: &mut Page<'_>) -> fmt::
         "worker_set_cohorts",
         "Different cards, in effect, among the members of a worker set",
         rows().map(|(labels, set)| (labels, i64::try_from(set.cohorts.len()).unwrap_or(i64::MAX))),
+    )
+}
+
+/// What each decode set knows of its prefill workers. `sets` come with their names.
+fn prefill_pools(sets: &[(&Arc<SetView>, String)], page: &mut Page<'_>) -> fmt::Result {
+    let decode = sets.iter().filter(|(set, _)| set.key.worker_type == WorkerType::Decode);
+    let rows: Vec<_> = decode
+        .flat_map(|(set, name)| {
+            PrefillPool::NAMES.map(|state| {
+                let labels =
+                    [("worker_set", name.as_str()), ("model", set.key.model.as_str()), ("state", state)];
+                (labels, i64::from(set.prefill.name() == state))
+            })
+        })
+        .collect();
+    page.gauges(
+        "prefill_pool_state",
+        "1 for what a decode set knows of its prefill workers, 0 for the other states",
+        rows.iter().map(|(labels, value)| (&labels[..], *value)),
     )
 }
 

@@ -16,4 +16,5 @@ mod rig;
 
 mod outcome;
 mod pool;
+mod review_findings;
 mod routing;
