@@ -10,6 +10,7 @@
 mod admin;
 mod admission;
 mod app;
+mod bootstrap;
 mod bypass;
 mod counters;
 mod engine_tokenizer;

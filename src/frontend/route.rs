@@ -50,9 +50,14 @@ pub(super) struct Asked {
 impl Asked {
     /// All of it for one worker.
     pub(super) fn whole(self) -> Send {
+        let hop = Hop::whole(&self.hints);
+        self.decoding(hop, None)
+    }
+
+    /// What is left of it for the worker of `hop`, once `prefiller` has the prompt.
+    pub(super) fn decoding(self, hop: Hop, prefiller: Option<Prefiller>) -> Send {
         let Self { model, set, prompt, hints, body, .. } = self;
-        let hop = Hop::whole(&hints);
-        Send { model, set, prompt, hints, body, hop, prefiller: None }
+        Send { model, set, prompt, hints, body, hop, prefiller }
     }
 }
 
@@ -227,26 +232,34 @@ fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, Ap
     }
 }
 
-/// Places a request and forwards it, to another worker if one cannot be reached.
+/// Places a request, forwards it and relays the answer.
 pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, mut send: Send) -> Response {
+    match reach(&app, &head, &mut send).await {
+        Ok((answer, placed)) => respond(answer, in_flight, placed, send.hints.metadata, send.prefiller),
+        Err(error) => in_flight.refuse(error),
+    }
+}
+
+/// Places a request and forwards it, to another worker if one cannot be reached, up to the first byte of an answer.
+///
+/// # Errors
+/// That no worker would take it, or why there is no answer.
+pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(Answer, Placed), ApiError> {
     let mut avoid: Vec<WorkerId> = Vec::new();
     loop {
-        let placed = match app.place_in_time(&mut send, &avoid).await {
-            Ok(placed) => placed,
-            Err(error) => return in_flight.refuse(error),
-        };
+        let placed = app.place_in_time(send, &avoid).await?;
         if !avoid.is_empty() {
             app.counters.retries.fetch_add(1, Relaxed);
         }
         let worker = Arc::clone(&placed.member.worker);
-        let head = for_rank(&head, &placed);
+        let head = for_rank(head, &placed);
         let error = match app.pool.forward(&worker.url, &head, send.body.clone()).await {
-            Ok(answer) => return respond(answer, in_flight, placed, send.hints.metadata, send.prefiller),
+            Ok(answer) => return Ok((answer, placed)),
             Err(error) => error,
         };
-        if !tries_another(&app, &error, &worker, &mut avoid) {
+        if !tries_another(app, &error, &worker, &mut avoid) {
             warn!(%error, "request failed");
-            return in_flight.refuse(ApiError::upstream(&error));
+            return Err(ApiError::upstream(&error));
         }
     }
 }

@@ -84,6 +84,8 @@ pub struct Facts {
     pub total_kv_blocks: Option<Stated<u64>>,
     /// Tokens of one rank's largest batch.
     pub max_num_batched_tokens: Option<Stated<u64>>,
+    /// Port at which decode engines meet it, if it computes prompts for them.
+    pub bootstrap_port: Option<Stated<u16>>,
     /// Its KV events.
     pub events: Option<Stated<KvEvents>>,
 }
@@ -102,6 +104,7 @@ impl Facts {
             eagle: self.eagle.or(below.eagle),
             total_kv_blocks: self.total_kv_blocks.or(below.total_kv_blocks),
             max_num_batched_tokens: self.max_num_batched_tokens.or(below.max_num_batched_tokens),
+            bootstrap_port: self.bootstrap_port.or(below.bootstrap_port),
             events: self.events.or(below.events),
         }
     }
@@ -130,6 +133,7 @@ impl Facts {
             entry("eagle", self.eagle.as_ref(), bool::to_string),
             entry("KV blocks", self.total_kv_blocks.as_ref(), u64::to_string),
             entry("tokens of a batch", self.max_num_batched_tokens.as_ref(), u64::to_string),
+            entry("bootstrap port", self.bootstrap_port.as_ref(), u16::to_string),
             entry("KV events", self.events.as_ref(), KvEvents::to_string),
         ]
         .into_iter()

@@ -14,6 +14,7 @@ mod process;
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod bootstrap;
 mod outcome;
 mod pool;
 mod review_findings;
