@@ -9,6 +9,7 @@
     reason = "a failed expectation is how a test reports"
 )]
 
+mod process;
 mod rig;
 
 use http::Method;
@@ -19,11 +20,14 @@ use kvroute::{
 };
 use serde_json::{Value, json};
 
-use crate::rig::{
-    Answer, Rig, Transcript, engine_settings, eventually, plan,
-    pools::{CHAT, COMPLETIONS, Pools, Timing, all_same, converse, growing, hops},
-    prose, stream_of,
-    upstream::{Upstream, plain},
+use crate::{
+    process::Process,
+    rig::{
+        Answer, Rig, Transcript, engine_settings, eventually, plan,
+        pools::{CHAT, COMPLETIONS, Pools, Timing, all_same, converse, growing, hops},
+        prose, stream_of,
+        upstream::{Upstream, plain},
+    },
 };
 
 /// How a request that bypasses the prefill workers is marked.
@@ -289,4 +293,46 @@ async fn a_bypass_to_a_worker_that_cannot_be_reached_ends_in_two_hops() {
     assert_eq!(hops(&rig.post(CHAT, &growing(4)).await), (1, 3));
     assert_eq!((said(&rig, "short_prompt").await, said(&rig, "failed").await), (1.0, 1.0));
     rig.wait_for_idle().await;
+}
+
+/// What cannot be known is said at once, not only in a metric.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_asks_for_what_no_worker_states_is_warned_of() {
+    let worker = |role: &str, more: &str| {
+        format!("url=http://127.0.0.1:9/{role},model={},worker_type={role}{more}", rig::MODEL)
+    };
+    let rule = r#"{"policy":"prefill_load","prefill_busy_threshold":1,"decode_busy_threshold":0.9}"#;
+    let start = |prefill: &str, decode: &str| {
+        Process::start(&[
+            "frontend",
+            "--port=0",
+            "--admin-port=0",
+            "--router-mode=kv",
+            "--router-conditional-disagg",
+            "--router-conditional-disagg-config",
+            rule,
+            "--worker",
+            &worker("prefill", prefill),
+            "--worker",
+            &worker("decode", decode),
+        ])
+    };
+    const SAYS: &str = "the rule of bypasses asks how busy these workers are";
+    for (prefill, decode, fields) in [
+        ("", "", vec!["max_num_batched_tokens", "total_kv_blocks"]),
+        (",max_num_batched_tokens=8192", "", vec!["total_kv_blocks"]),
+        (",max_num_batched_tokens=8192", ",total_kv_blocks=4096", vec![]),
+    ] {
+        let frontend = start(prefill, decode);
+        frontend.logged("frontend is up").await;
+        frontend.signal("TERM");
+        let log = frontend.end().stderr;
+        let warned = log.lines().filter(|line| line.contains(SAYS)).map(|line| {
+            let entry: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(entry["level"], "WARN");
+            entry["fields"]["field"].as_str().unwrap().to_owned()
+        });
+        assert_eq!(warned.collect::<Vec<_>>(), fields, "{log}");
+        assert!(log.contains("prefill router target activated"), "{log}");
+    }
 }
