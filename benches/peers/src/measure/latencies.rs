@@ -1,0 +1,37 @@
+//! How long single calls took.
+
+use crate::clock::{nanos_per_tick, ticks};
+
+/// Durations of calls, in ticks.
+#[derive(Default)]
+pub(crate) struct Latencies {
+    ticks: Vec<u64>,
+}
+
+impl Latencies {
+    /// Times one call.
+    #[inline(always)]
+    pub(crate) fn time<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let start = ticks();
+        let result = call();
+        self.ticks.push(ticks() - start);
+        result
+    }
+
+    pub(crate) fn sort(&mut self) {
+        self.ticks.sort_unstable();
+    }
+
+    /// A quantile in nanoseconds, of sorted durations.
+    pub(crate) fn quantile(&self, of: f64) -> f64 {
+        let at = (self.ticks.len().saturating_sub(1) as f64 * of) as usize;
+        self.ticks.get(at).map_or(f64::NAN, |&ticks| ticks as f64 * nanos_per_tick())
+    }
+
+    /// The mean in nanoseconds, of sorted durations, without the slowest of each thousand calls: in those the thread had
+    /// lost its core.
+    pub(crate) fn mean(&self) -> f64 {
+        let kept = &self.ticks[..self.ticks.len() * 999 / 1_000];
+        kept.iter().sum::<u64>() as f64 * nanos_per_tick() / kept.len() as f64
+    }
+}
