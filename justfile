@@ -32,6 +32,10 @@ check-long:
 bench *ARGS="'*'":
     cargo bench --locked --bench {{ARGS}}
 
+# The prefix index beside SMG's and Dynamo's; `just bench-peers --help` lists the arguments
+bench-peers *ARGS:
+    cargo run --locked --release --manifest-path benches/peers/Cargo.toml -- {{ARGS}}
+
 # Build the documentation and say where it is
 doc:
     cargo doc --locked --no-deps --lib

@@ -2,6 +2,7 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout},
+    cell::Cell,
     sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
 };
 
@@ -14,6 +15,11 @@ pub(crate) struct Counting;
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
+thread_local! {
+    /// Whether this thread's allocations are left out.
+    static LEFT_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Sets the sum to zero and starts to count, in all threads.
 pub(crate) fn start() {
     LIVE.store(0, Relaxed);
@@ -25,6 +31,14 @@ pub(crate) fn live() -> i64 {
     LIVE.load(Relaxed)
 }
 
+/// Does `work` in this thread without counting it.
+pub(crate) fn uncounted<T>(work: impl FnOnce() -> T) -> T {
+    LEFT_OUT.set(true);
+    let result = work();
+    LEFT_OUT.set(false);
+    result
+}
+
 /// Stops counting, so that timed work pays nothing but one load.
 pub(crate) fn stop() {
     COUNTS.store(false, Relaxed);
@@ -32,7 +46,7 @@ pub(crate) fn stop() {
 
 fn add(bytes: usize, sign: i64) {
     // Relaxed: the sum is read when the threads that change it are idle.
-    if COUNTS.load(Relaxed) {
+    if COUNTS.load(Relaxed) && !LEFT_OUT.get() {
         LIVE.fetch_add(sign * bytes as i64, Relaxed);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::workload::LETTERS;
+use crate::measure::Effort;
 
 pub(crate) const HELP: &str = "\
 kvroute's prefix index beside SMG's and Dynamo's, on the same operations
@@ -10,7 +10,7 @@ kvroute's prefix index beside SMG's and Dynamo's, on the same operations
   --trace FILE         a Mooncake trace for the workloads A-D, F and H; given again, the one for E.
                        Without it requests are made up
   --workload LETTERS   only these (ABCDEFHSTVW)
-  --quick              fewer repetitions and checkpoints
+  --quick              fewer repetitions and checkpoints, no A and D: two minutes instead of ten
   --repetitions N      how many (5; with --quick 3)
 ";
 
@@ -20,8 +20,7 @@ pub(crate) struct Arguments {
     pub(crate) conversation: Option<PathBuf>,
     pub(crate) synthetic: Option<PathBuf>,
     pub(crate) letters: String,
-    pub(crate) quick: bool,
-    pub(crate) repetitions: usize,
+    pub(crate) effort: Effort,
     pub(crate) help: bool,
 }
 
@@ -32,7 +31,7 @@ pub(crate) enum ArgumentError {
     NoValue(&'static str),
     #[error("--trace can be given twice: the conversation trace, then the synthetic one")]
     ThirdTrace,
-    #[error("--workload: there is no workload {0}; there are {LETTERS}")]
+    #[error("--workload: there is no workload {0}; there are {letters}", letters = Effort::FULL.letters)]
     NoSuchWorkload(char),
     #[error("--repetitions: {0:?} is no number above 0")]
     Repetitions(String),
@@ -46,25 +45,28 @@ impl Arguments {
         let mut arguments = Self {
             conversation: None,
             synthetic: None,
-            letters: LETTERS.to_owned(),
-            quick: false,
-            repetitions: 0,
+            letters: String::new(),
+            effort: Effort::FULL,
             help: false,
         };
+        let mut wanted = None;
         let mut given = given.into_iter();
         while let Some(argument) = given.next() {
             let mut value = |of| given.next().ok_or(ArgumentError::NoValue(of));
             match argument.as_str() {
                 "--trace" => arguments.add_trace(value("--trace")?.into())?,
                 "--workload" => arguments.letters = letters(&value("--workload")?)?,
-                "--repetitions" => arguments.repetitions = repetitions(value("--repetitions")?)?,
-                "--quick" => arguments.quick = true,
+                "--repetitions" => wanted = Some(repetitions(value("--repetitions")?)?),
+                "--quick" => arguments.effort = Effort::QUICK,
                 "--help" | "-h" => arguments.help = true,
                 _ => return Err(ArgumentError::Unknown(argument)),
             }
         }
-        if arguments.repetitions == 0 {
-            arguments.repetitions = if arguments.quick { 3 } else { 5 };
+        if let Some(repetitions) = wanted {
+            arguments.effort = arguments.effort.with_repetitions(repetitions);
+        }
+        if arguments.letters.is_empty() {
+            arguments.letters = arguments.effort.letters.to_owned();
         }
         Ok(arguments)
     }
@@ -77,7 +79,7 @@ impl Arguments {
 
 fn letters(value: &str) -> Result<String, ArgumentError> {
     let asked: Vec<char> = value.to_uppercase().chars().filter(|&letter| letter != ',').collect();
-    match asked.iter().find(|&&letter| !LETTERS.contains(letter)) {
+    match asked.iter().find(|&&letter| !Effort::FULL.letters.contains(letter)) {
         Some(&letter) => Err(ArgumentError::NoSuchWorkload(letter)),
         None => Ok(asked.into_iter().collect()),
     }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::LazyLock,
     thread,
     time::{Duration, Instant},
@@ -61,7 +61,7 @@ impl Threads {
         // The kernel brings the figure up to date when a thread goes to sleep, and one that has just told us
         // that it is done may not yet have.
         thread::sleep(Duration::from_millis(2));
-        self.folders.iter().map(|folder| running_time(folder)).sum()
+        self.folders.iter().map(|folder| running_time(folder.as_path())).sum()
     }
 }
 
@@ -70,7 +70,7 @@ fn list() -> Vec<PathBuf> {
     entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect()
 }
 
-fn running_time(thread: &PathBuf) -> Duration {
+fn running_time(thread: &Path) -> Duration {
     let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
     let nanos = text.split_whitespace().next().and_then(|number| number.parse().ok());
     Duration::from_nanos(nanos.unwrap_or(0))

@@ -15,20 +15,17 @@ mod report;
 mod trace;
 mod workload;
 
-use std::{error::Error, path::PathBuf};
+use std::{error::Error, path::PathBuf, thread};
 
 use adapter::Contestant;
 use arguments::{Arguments, HELP};
-use audit::{Truth, audit};
+use audit::{Audit, Truth, audit};
+use measure::Effort;
 use trace::{Request, TraceError};
-use workload::Source;
+use workload::{Source, Workload};
 
 #[global_allocator]
 static ALLOCATOR: allocator::Counting = allocator::Counting;
-
-/// When prompts are looked up, as fractions of a trace's requests.
-const CHECKPOINTS: [f64; 5] = [0.3, 0.5, 0.7, 0.85, 1.0];
-const QUICK_CHECKPOINTS: [f64; 2] = [0.5, 1.0];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse(std::env::args().skip(1))?;
@@ -40,17 +37,31 @@ fn main() -> Result<(), Box<dyn Error>> {
         "kvroute {}, kv-index 2.0.0, dynamo-kv-router 1.6.1; {}; {} repetitions",
         env!("CARGO_PKG_VERSION"),
         machine::describe(),
-        arguments.repetitions,
+        arguments.effort.repetitions,
     );
     let source = Source {
         conversation: requests(&arguments.conversation, Source::conversation)?,
         synthetic: requests(&arguments.synthetic, Source::synthetic)?,
     };
-    let checkpoints = if arguments.quick { &QUICK_CHECKPOINTS[..] } else { &CHECKPOINTS };
-    for letter in arguments.letters.chars() {
-        if let Some(workload) = workload::make(letter, &source, checkpoints) {
-            run(&workload, arguments.repetitions);
+    let make = |letter| {
+        let workload = workload::make(letter, &source, arguments.effort.checkpoints)?;
+        let truth = Truth::of(&workload);
+        Some((workload, truth))
+    };
+    let mut letters = arguments.letters.chars();
+    let mut next = letters.next().and_then(make);
+    while let Some((workload, truth)) = next {
+        report::title(&workload);
+        // The next workload is made while this one is checked: neither is timed.
+        let (audits, made) = thread::scope(|scope| {
+            let made = scope.spawn(|| allocator::uncounted(|| letters.next().and_then(make)));
+            (audit_all(&workload, &truth), made.join())
+        });
+        report::audits(&workload, &audits);
+        if arguments.effort.times(workload.letter) {
+            time(&workload, &audits, &arguments.effort);
         }
+        next = made.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
     Ok(())
 }
@@ -59,13 +70,12 @@ fn requests(trace: &Option<PathBuf>, own: fn() -> Vec<Request>) -> Result<Vec<Re
     trace.as_ref().map_or_else(|| Ok(own()), |path| trace::read(path))
 }
 
-fn run(workload: &workload::Workload, repetitions: usize) {
-    report::title(workload);
-    let truth = Truth::of(workload);
-    let audits: Vec<_> =
-        Contestant::ALL.into_iter().map(|contestant| audit(workload, contestant, &truth)).collect();
-    report::audits(workload, &audits);
-    let samples = measure::measure(workload, repetitions);
-    report::table(workload, &samples, &audits);
-    report::ratios(workload, &samples, &audits);
+fn audit_all(workload: &Workload, truth: &Truth) -> Vec<Audit> {
+    Contestant::ALL.into_iter().map(|contestant| audit(workload, contestant, truth)).collect()
+}
+
+fn time(workload: &Workload, audits: &[Audit], effort: &Effort) {
+    let samples = measure::measure(workload, effort);
+    report::table(workload, &samples, audits);
+    report::ratios(workload, &samples, audits);
 }

@@ -16,9 +16,12 @@ impl Dense {
         self.blocks.fill(0);
     }
 
+    /// A worker that there is not is left out: no index names one, and a branch to a panic costs more than one to nothing.
     #[inline(always)]
     pub(super) fn set(&mut self, worker: u32, blocks: u32) {
-        self.blocks[worker as usize] = blocks;
+        if let Some(place) = self.blocks.get_mut(worker as usize) {
+            *place = blocks;
+        }
     }
 
     pub(super) fn scores(&self) -> Vec<(u32, u32)> {

@@ -143,7 +143,10 @@ struct Into<'a> {
 }
 
 /// Scores into the caller's memory.
-#[inline(always)]
+///
+/// A function of its own, or the loop that compares hashes would fetch a pointer from the stack for every block: with
+/// more around it the compiler runs out of registers there.
+#[inline(never)]
 fn score<T>(index: &ChainIndex, prompt: &[T], hash_of: impl Fn(&T) -> u64, scores: &mut Dense) {
     scores.clear();
     index.score_into(prompt, hash_of, false, |worker, blocks| scores.set(worker, blocks));

@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use super::{Latencies, Samples, ingest};
+use super::{Latencies, Samples, ingest, latencies::OF_LOOKUPS};
 use crate::{adapter::Opened, workload::Workload};
 
 /// Applies the first half of the operations, then the second half while a reader looks up, over and over, the prompts
@@ -41,6 +41,6 @@ pub(super) fn measure(workload: &Workload, samples: &mut Samples) {
         samples.mixed_writer.push((all - half) as f64 / spent.as_secs_f64() / 1e6);
         let mut latencies = reader.join().unwrap_or_default();
         latencies.sort();
-        samples.mixed_lookup.push(latencies.mean());
+        samples.mixed_lookup.push(latencies.mean(OF_LOOKUPS));
     });
 }

@@ -3,6 +3,7 @@
 //! Within a repetition the indexes take turns at every checkpoint, and the next repetition goes through them backwards:
 //! whatever disturbs the machine disturbs all of them. A ratio is one of the same repetition.
 
+mod effort;
 mod latencies;
 mod mixed;
 mod quiet;
@@ -10,6 +11,7 @@ mod readers;
 
 use std::{ops::Range, time::Duration};
 
+pub(crate) use effort::Effort;
 pub(crate) use latencies::Latencies;
 
 use crate::{
@@ -55,19 +57,20 @@ impl Samples {
     }
 }
 
-/// Measures all indexes on one workload.
-pub(crate) fn measure(workload: &Workload, repetitions: usize) -> Vec<Samples> {
+/// Measures all indexes on one workload, as often as `effort` says.
+pub(crate) fn measure(workload: &Workload, effort: &Effort) -> Vec<Samples> {
     let mut all: Vec<Samples> = Contestant::ALL.into_iter().map(Samples::new).collect();
-    for _ in 0..repetitions {
-        quiet::measure(workload, &mut all);
-        for samples in &mut all {
+    for repetition in 0..effort.repetitions {
+        let mut present: Vec<&mut Samples> =
+            all.iter_mut().filter(|samples| repetition < effort.of(samples.contestant)).collect();
+        if repetition % 2 == 1 {
+            present.reverse();
+        }
+        quiet::measure(workload, &mut present);
+        for samples in present {
             mixed::measure(workload, samples);
         }
-        all.reverse();
     }
-    all.sort_by_key(|samples| {
-        Contestant::ALL.iter().position(|&contestant| contestant == samples.contestant)
-    });
     all
 }
 

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use super::{Latencies, Samples, ingest, readers};
+use super::{
+    Latencies, Samples, ingest,
+    latencies::{OF_LONG_CALLS, OF_LOOKUPS},
+    readers,
+};
 use crate::{
     adapter::{Hashing, Opened, Reader},
     workload::{Checkpoint, Text, Workload},
 };
 
 /// Applies all operations, and at each checkpoint looks its prompts up: first by their hashes, then from tokens.
-pub(super) fn measure(workload: &Workload, all: &mut [Samples]) {
+pub(super) fn measure(workload: &Workload, all: &mut [&mut Samples]) {
     let (indexes, mut writers): (Vec<_>, Vec<_>) = all
         .iter()
         .map(|samples| samples.contestant.open(workload))
@@ -77,10 +81,10 @@ impl<'a> Run<'a> {
         self.lookups.sort();
         samples.lookup_p50.push(self.lookups.quantile(0.5));
         samples.lookup_p99.push(self.lookups.quantile(0.99));
-        samples.lookup_mean.push(self.lookups.mean());
+        samples.lookup_mean.push(self.lookups.mean(OF_LOOKUPS));
         for ((_, latencies), (_, means)) in self.tokens.iter_mut().zip(&mut samples.tokens_to_scores) {
             latencies.sort();
-            means.push(latencies.mean());
+            means.push(latencies.mean(OF_LONG_CALLS));
         }
     }
 }

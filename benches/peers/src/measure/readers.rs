@@ -2,7 +2,7 @@
 
 use std::{sync::Barrier, thread};
 
-use super::Latencies;
+use super::{Latencies, latencies::OF_LOOKUPS};
 use crate::{
     adapter::Index,
     workload::{PromptId, Workload},
@@ -38,5 +38,5 @@ fn rate(workload: &Workload, index: &dyn Index, prompts: &[PromptId], start: &Ba
     pass(&mut latencies);
     pass(&mut latencies);
     latencies.sort();
-    1e3 / latencies.mean()
+    1e3 / latencies.mean(OF_LOOKUPS)
 }

@@ -21,9 +21,6 @@ pub(crate) use text::{Segment, Text};
 use crate::trace::Request;
 use fleet::Plan;
 
-/// Every workload, in the order in which they run.
-pub(crate) const LETTERS: &str = "ABCDEFHSTVW";
-
 /// One list of operations with its prompts.
 pub(crate) struct Workload {
     pub(crate) letter: char,
