@@ -2,11 +2,15 @@
 
 use crate::{adapter::Contestant, audit::Audit, measure::Samples, workload::Workload};
 
-/// The middle of some numbers, not a number if there are none.
+/// The middle of some numbers, of an even count the mean of the two in the middle; not a number if there are none.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    let middle = sorted.len() / 2;
+    match (sorted.get(middle.wrapping_sub(1)), sorted.get(middle)) {
+        (Some(below), Some(above)) if sorted.len().is_multiple_of(2) => (below + above) / 2.0,
+        (_, middle) => middle.copied().unwrap_or(f64::NAN),
+    }
 }
 
 /// What a workload is.

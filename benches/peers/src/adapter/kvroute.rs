@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, ops::Range, sync::Arc, time::Duration};
 use kvroute::{
     event::{EngineHash, Event, Removed, Stored, StoredBlock, Tier},
     hash::{BlockHash, BlockHasher, BlockSize, Identity, Prompt},
-    index::{IndexWriter, PrefixIndex, Scratch},
+    index::{IndexWriter, Overlaps, PrefixIndex, Scratch},
     slot::Slot,
 };
 
@@ -45,7 +45,8 @@ impl Writer for Events {
     }
 }
 
-fn event(workload: &Workload, op: &Op) -> (Slot, Event) {
+/// An operation as an event of ours.
+pub(super) fn event(workload: &Workload, op: &Op) -> (Slot, Event) {
     let slot = |index| Slot { index, generation: 0 };
     match op {
         Op::Stored { worker, parent, blocks } => {
@@ -58,6 +59,17 @@ fn event(workload: &Workload, op: &Op) -> (Slot, Event) {
         Op::Removed { worker, names } => {
             let hashes = workload.removed(names).iter().map(|&name| EngineHash(name)).collect();
             (slot(*worker), Event::Removed(Removed { tier: Tier::Gpu, hashes, remaining_copies: None }))
+        }
+    }
+}
+
+/// Writes what slots hold on their GPU.
+#[inline(always)]
+pub(super) fn write(overlaps: Overlaps<'_>, scores: &mut Dense) {
+    scores.clear();
+    for (depth, slots) in overlaps.levels() {
+        for slot in slots {
+            scores.set(slot.index, depth);
         }
     }
 }
@@ -95,13 +107,7 @@ impl Reader for Lookups<'_> {
     }
 
     fn lookup(&mut self) {
-        let overlaps = self.index.overlap(&self.hashes, &mut self.scratch);
-        self.scores.clear();
-        for (depth, slots) in overlaps.levels() {
-            for slot in slots {
-                self.scores.set(slot.index, depth);
-            }
-        }
+        write(self.index.overlap(&self.hashes, &mut self.scratch), &mut self.scores);
     }
 
     fn lookup_tokens(&mut self, _: Hashing, tokens: &[u32]) {
