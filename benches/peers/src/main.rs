@@ -15,7 +15,7 @@ mod report;
 mod trace;
 mod workload;
 
-use std::{error::Error, path::PathBuf, thread};
+use std::{error::Error, path::PathBuf, process::ExitCode, thread};
 
 use adapter::Contestant;
 use arguments::{Arguments, HELP};
@@ -27,7 +27,17 @@ use workload::{Source, Workload};
 #[global_allocator]
 static ALLOCATOR: allocator::Counting = allocator::Counting;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match compare() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compare() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse(std::env::args().skip(1))?;
     if arguments.help {
         print!("{HELP}");
