@@ -17,6 +17,7 @@ use std::io::Write as _;
 use kvroute::{
     config::ConfigFile,
     fleet::{RouterConfig, WorkerSpec},
+    frontend::AdminToken,
     select::{Mode, Tuning},
     worker::mock::MockEngine,
 };
@@ -247,7 +248,7 @@ async fn a_running_frontend_is_asked_for_its_sets() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_admin_listener_with_a_token_is_shown_it() {
     let mut plan = plan(Mode::RoundRobin, Vec::new());
-    plan.settings.admin_token = Some("s3cret".to_owned());
+    plan.settings.admin_token = AdminToken::new("s3cret").ok();
     let rig = Rig::start_plan(plan, Vec::new()).await;
     let admin = rig.admin();
     let without = run(&["config", "show", "--admin", &admin], &[]).await;

@@ -69,7 +69,6 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
         let url = spec.url.clone();
         fleet.register(spec, None).map_err(|error| AssembleError::Worker { url, error: Box::new(error) })?;
     }
-    let upstream = plan.settings.upstream.clone();
     let app = App::new(plan.settings, Arc::clone(&fleet), prompts, streams);
     let frontend = Frontend::start(app).await?;
     info!(
@@ -85,6 +84,6 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     if fleet.view().sets.is_empty() {
         warn!("no workers yet: give --worker, a file, or register them at POST /v1/workers");
     }
-    first_probe::probe(&fleet.view(), &upstream);
+    first_probe::probe(&fleet.view());
     Ok(frontend)
 }

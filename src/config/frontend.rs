@@ -1,9 +1,8 @@
 //! The flags of `kvroute frontend`, and what they become.
 
 use std::{
-    fs,
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -12,7 +11,10 @@ use clap::Args;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::file::{ConfigFile, FileError, ModelEntry};
+use super::{
+    file::{ConfigFile, FileError, ModelEntry},
+    token::read_token,
+};
 use crate::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::{FrontendSettings, PrefillFallback},
@@ -257,15 +259,6 @@ fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
     }
 }
 
-/// The token in a file; the error says what is wrong with the file.
-pub(super) fn read_token(path: &Path) -> Result<String, String> {
-    match fs::read_to_string(path) {
-        Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
-        Ok(_) => Err("the file is empty; put the token on its first line".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,9 +342,10 @@ mod tests {
         let error = plan("", open.clone(), &[]).unwrap_err().to_string();
         assert!(error.contains("--admin-token-file"), "{error}");
         let token = tempfile::NamedTempFile::new().unwrap();
-        fs::write(token.path(), "s3cret\n").unwrap();
+        std::fs::write(token.path(), "s3cret\n").unwrap();
         let closed = FrontendArgs { admin_token_file: Some(token.path().into()), ..open };
-        assert_eq!(plan("", closed, &[]).unwrap().settings.admin_token.as_deref(), Some("s3cret"));
+        let token = plan("", closed, &[]).unwrap().settings.admin_token.unwrap();
+        assert_eq!(token.authorization(), "Bearer s3cret");
     }
 
     #[test]

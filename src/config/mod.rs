@@ -13,6 +13,7 @@ mod frontend;
 mod log;
 mod mock;
 mod origin;
+mod token;
 mod worker;
 
 pub use check::{Finding, Report, Severity, check};
@@ -24,4 +25,5 @@ pub use frontend::{ConfigError, FrontendArgs, FrontendPlan};
 pub use log::{LogArgs, LogFormat};
 pub use mock::{EngineArgs, MockArgs};
 pub use origin::{FlagOrigins, Origin};
+pub(crate) use token::read_token;
 pub use worker::{AttachArgs, WorkerArgs, WorkerConfigError, WorkerPlan};

@@ -10,7 +10,7 @@ use clap::{ArgAction, Args, value_parser};
 use http::{HeaderValue, Uri};
 use thiserror::Error;
 
-use super::frontend::read_token;
+use super::token::read_token;
 use crate::{
     fleet::{DeviceKind, RouterConfig, StreamDirection, WorkerSpec, WorkerType},
     worker::{
@@ -263,12 +263,9 @@ impl WorkerArgs {
 
     fn authorization(&self) -> Result<Option<HeaderValue>, WorkerConfigError> {
         let Some(path) = &self.frontend_token_file else { return Ok(None) };
-        let failed = |problem| WorkerConfigError::Token { path: path.clone(), problem };
-        let token = read_token(path).map_err(failed)?;
-        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| failed("the token has characters that no header carries".to_owned()))?;
-        value.set_sensitive(true);
-        Ok(Some(value))
+        let token =
+            read_token(path).map_err(|problem| WorkerConfigError::Token { path: path.clone(), problem })?;
+        Ok(Some(token.authorization().clone()))
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
+use super::admin_token::AdminToken;
 use crate::{fleet::OnConfigMismatch, proxy::PoolSettings};
 
 /// Settings of a frontend's two listeners and of what it does with a request.
@@ -18,7 +19,7 @@ pub struct FrontendSettings {
     /// Where operators connect: metrics, explain, worker registration. Default `127.0.0.1:9091`.
     pub admin: SocketAddr,
     /// The bearer token that the admin listener asks for; `None` asks for nothing. Default `None`.
-    pub admin_token: Option<String>,
+    pub admin_token: Option<AdminToken>,
     /// Largest request body, in bytes; a larger one is a 413. Default 20 MiB.
     pub max_body_bytes: usize,
     /// What open requests get to finish in when the frontend stops. Default 30 s.
