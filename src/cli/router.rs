@@ -7,9 +7,12 @@ use tracing::{info, warn};
 use crate::{
     config::{
         ConfigFile,
-        flags::{Built, Environment, MockFleet, Role, RouterFlags, build_router_config, row},
+        flags::{
+            Built, Environment, Field, MockFleet, OfTheFrontend, Role, RouterFlags, Source,
+            build_router_config, row,
+        },
     },
-    fleet::RouterConfig,
+    fleet::{Namespaces, RouterConfig},
 };
 
 /// Puts flags over environment and file. What is not left at its default is logged with where it came from: whoever
@@ -38,17 +41,25 @@ pub(super) fn build<R: Role>(
     Ok(build_router_config(&flags.resolve(&Environment::process(), file)?)?)
 }
 
-/// The same for a frontend with mock engines of its own, which do prefill and decode in one place.
+/// The same for a frontend with mock engines of its own, which are all that it serves, and do prefill and decode in one
+/// place.
 pub(super) fn mock_router_config(
     flags: &RouterFlags<MockFleet>,
 ) -> Result<RouterConfig, Box<dyn Error + Send + Sync>> {
     let built = router_config(flags, None)?;
-    if built.enforces_disagg() {
+    let OfTheFrontend { enforce_disagg, namespaces } = built.of_the_frontend();
+    if enforce_disagg {
         return Err(
-            "--enforce-disagg: the mock engines here are aggregated ones, so there is nothing to enforce; \
-                    leave it out"
+            "--enforce-disagg: the mock engines here are aggregated ones, so there is nothing to enforce;                     leave it out"
                 .into(),
         );
+    }
+    if namespaces != Namespaces::Every {
+        let fields = [Field::Namespace, Field::NamespacePrefix].map(|field| built.settings.get(field));
+        let given: Vec<_> = fields.iter().filter(|setting| setting.source != Source::Default).collect();
+        let given: Vec<_> = given.iter().map(ToString::to_string).collect();
+        let given = given.join(", ");
+        return Err(format!("{given}: the mock engines here are all that is served; leave it out").into());
     }
     Ok(built.config)
 }

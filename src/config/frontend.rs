@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use super::{
     file::{ConfigFile, FileError, ModelEntry},
+    flags::OfTheFrontend,
     token::read_token,
 };
 use crate::{
@@ -134,15 +135,16 @@ pub enum ConfigError {
 }
 
 impl FrontendPlan {
-    /// The plan with what the router flag `--enforce-disagg` says, which is no part of a router configuration.
+    /// The plan with what router flags say that are no part of a router configuration.
     ///
     /// # Errors
     /// [`ConfigError::EnforcedFallback`].
-    pub fn enforce_disagg(mut self, enforce: bool) -> Result<Self, ConfigError> {
-        if enforce && self.settings.prefill_fallback != PrefillFallback::None {
+    pub fn with(mut self, flags: OfTheFrontend) -> Result<Self, ConfigError> {
+        if flags.enforce_disagg && self.settings.prefill_fallback != PrefillFallback::None {
             return Err(ConfigError::EnforcedFallback);
         }
-        self.settings.enforce_disagg = enforce;
+        self.settings.enforce_disagg = flags.enforce_disagg;
+        self.settings.namespaces = flags.namespaces;
         Ok(self)
     }
 }
@@ -203,8 +205,9 @@ impl FrontendArgs {
             admin_token,
             max_body_bytes: self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes),
             drain_timeout: seconds(self.drain_timeout.or(below.drain_timeout), default.drain_timeout),
-            // The router flag says so, see `cli`.
+            // Router flags say these two, see `FrontendPlan::with`.
             enforce_disagg: default.enforce_disagg,
+            namespaces: default.namespaces,
             prefill_fallback: self
                 .prefill_fallback
                 .or(below.prefill_fallback)

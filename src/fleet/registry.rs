@@ -19,6 +19,7 @@ use super::{
     fingerprint::Fingerprint,
     lease::Leases,
     mismatch::OnConfigMismatch,
+    namespaces::{Namespaces, Strangers},
     registration_error::RegistrationError,
     router_config::RouterConfig,
     stream_status::{StreamState, StreamStatus},
@@ -68,6 +69,8 @@ pub struct Fleet {
     streams: Box<dyn Streams>,
     frontend_config: RouterConfig,
     on_config_mismatch: OnConfigMismatch,
+    namespaces: Namespaces,
+    strangers: Strangers,
     epoch: Instant,
 }
 
@@ -94,6 +97,8 @@ impl Fleet {
             streams,
             frontend_config,
             on_config_mismatch: OnConfigMismatch::default(),
+            namespaces: Namespaces::default(),
+            strangers: Strangers::default(),
             epoch: Instant::now(),
         }
     }
@@ -102,6 +107,19 @@ impl Fleet {
     #[must_use]
     pub fn on_config_mismatch(self, policy: OnConfigMismatch) -> Self {
         Self { on_config_mismatch: policy, ..self }
+    }
+
+    /// The same, taking in workers of these namespaces only.
+    #[must_use]
+    pub fn serving(self, namespaces: Namespaces) -> Self {
+        Self { namespaces, ..self }
+    }
+
+    /// How many registrations were refused because their namespace is not served; a worker that tries again counts
+    /// again.
+    #[must_use]
+    pub fn strangers(&self) -> u64 {
+        self.strangers.seen()
     }
 
     /// The fleet now. Take it once a request.
@@ -147,6 +165,11 @@ impl Fleet {
         lease: Option<Duration>,
     ) -> Result<WorkerId, RegistrationError> {
         let checked = spec.check()?;
+        if !self.namespaces.serve(&spec.namespace) {
+            self.strangers.note(&spec.namespace, &spec.url, &self.namespaces);
+            let (namespace, served) = (spec.namespace, self.namespaces.clone());
+            return Err(RegistrationError::OtherNamespace { namespace, served });
+        }
         let mut registry = self.registry.lock();
         if let Some(id) = spec.id.map(WorkerId)
             && let Some(present) = registry.workers.get(&id)
@@ -180,6 +203,9 @@ impl Fleet {
     /// Notes that a prefill worker of `model` at `url` announced itself with a card that cannot be read. For `length`
     /// a decode set beside it, if it has no other prefill workers, does not go on as if there were none.
     pub fn note_unreadable_prefill(&self, model: &str, namespace: &str, url: &str, length: Duration) {
+        if !self.namespaces.serve(namespace) {
+            return self.strangers.note(namespace, url, &self.namespaces);
+        }
         let mut registry = self.registry.lock();
         if self.unreadable.note([model, namespace, url], Instant::now(), length) {
             self.publish(&mut registry);

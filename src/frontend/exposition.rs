@@ -134,6 +134,11 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         "Goes up with every change of the fleet",
         i64::try_from(view.generation).unwrap_or(i64::MAX),
     )?;
+    page.counter(
+        "foreign_registrations",
+        "Registrations refused because their namespace is not served",
+        app.fleet.strangers(),
+    )?;
     let names: Vec<_> = view.sets.iter().map(|set| (set, set.key.to_string())).collect();
     let labels: Vec<_> = names
         .iter()

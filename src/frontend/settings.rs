@@ -9,7 +9,10 @@ use std::{
 use serde::Deserialize;
 
 use super::admin_token::AdminToken;
-use crate::{fleet::OnConfigMismatch, proxy::PoolSettings};
+use crate::{
+    fleet::{Namespaces, OnConfigMismatch},
+    proxy::PoolSettings,
+};
 
 /// Settings of a frontend's two listeners and of what it does with a request.
 #[derive(Clone, Debug)]
@@ -28,6 +31,8 @@ pub struct FrontendSettings {
     pub retries: u32,
     /// What becomes of worker sets whose members' cards differ. Default: they stop.
     pub on_config_mismatch: OnConfigMismatch,
+    /// The namespaces whose workers are served. Default: every.
+    pub namespaces: Namespaces,
     /// Whether a decode set without prefill workers refuses requests instead of serving alone. Default false.
     pub enforce_disagg: bool,
     /// What becomes of a request whose prefill workers are known and cannot serve it. Default
@@ -47,6 +52,7 @@ impl Default for FrontendSettings {
             drain_timeout: Duration::from_secs(30),
             retries: 2,
             on_config_mismatch: OnConfigMismatch::Stop,
+            namespaces: Namespaces::Every,
             enforce_disagg: false,
             prefill_fallback: PrefillFallback::None,
             upstream: PoolSettings::default(),

@@ -121,6 +121,13 @@ fn every_error_has_its_text() {
         ("--serve-indexer", "serve_indexer requires router mode kv"),
         ("--router-prefill-load-model aic", "router_prefill_load_model requires router mode kv"),
         ("--ais-perf-config f", "ais_perf_config requires router_prefill_load_model=ais"),
+        ("--ais-backend b", "ais_backend requires router_prefill_load_model=ais"),
+        ("--aic-tp-size 2", "ais_tp_size requires router_prefill_load_model=ais"),
+        ("--ais-mtp-seed 7", "ais_mtp_seed requires router_prefill_load_model=ais"),
+        (
+            "--router-accelerator-to-cpu-ratio 0",
+            "--router-accelerator-to-cpu-ratio must be between 1 and 4294967295",
+        ),
         (
             "--router-conditional-disagg",
             "conditional_disagg_enabled requires router mode kv and use_kv_events=true",
@@ -156,7 +163,7 @@ fn every_error_has_its_text() {
         if value.starts_with("--") {
             continue;
         }
-        let row = TABLE.iter().find(|row| format!("--{}", row.flag) == *flag).unwrap();
+        let row = TABLE.iter().find(|row| row.spellings().any(|name| format!("--{name}") == *flag)).unwrap();
         let Some(variable) = row.variable else { continue };
         let variables = [(variable, *value)];
         let error = if role == ROLE_FRONTEND {

@@ -122,7 +122,9 @@ fn check_router(file: &ConfigFile, document: &mut Document) -> RouterConfig {
     for warning in &built.warnings {
         document.add(Severity::Warning, &subject(warning), warning.to_string());
     }
-    if built.enforces_disagg() && file.frontend.prefill_fallback == Some(PrefillFallback::Decode) {
+    if built.of_the_frontend().enforce_disagg
+        && file.frontend.prefill_fallback == Some(PrefillFallback::Decode)
+    {
         let text = ConfigError::EnforcedFallback.to_string();
         document.add(Severity::Error, &place(Field::EnforceDisagg), text);
     }

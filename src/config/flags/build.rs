@@ -7,7 +7,7 @@ use super::{
     tuning,
 };
 use crate::{
-    fleet::RouterConfig,
+    fleet::{Namespaces, RouterConfig},
     select::{Mode, Tuning, TuningError, UnknownMode},
 };
 
@@ -20,6 +20,15 @@ pub struct Built<C> {
     pub settings: Settings,
     /// What a person should know of.
     pub warnings: Vec<Warning>,
+}
+
+/// Router flags that are no part of a configuration: no card carries them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OfTheFrontend {
+    /// What `--enforce-disagg` was set to.
+    pub enforce_disagg: bool,
+    /// What `--namespace` and `--namespace-prefix` come down to.
+    pub namespaces: Namespaces,
 }
 
 /// Flags that do not make a router configuration.
@@ -63,10 +72,16 @@ pub enum BuildError {
 }
 
 impl<C> Built<C> {
-    /// What `--enforce-disagg` was set to. It is no part of a configuration: no card carries it.
+    /// What was said of the frontend itself.
     #[must_use]
-    pub fn enforces_disagg(&self) -> bool {
-        self.settings.switch(Field::EnforceDisagg)
+    pub fn of_the_frontend(&self) -> OfTheFrontend {
+        let name = |field| self.settings.text(field).map(str::to_owned);
+        let namespaces = match (name(Field::NamespacePrefix), name(Field::Namespace)) {
+            (Some(prefix), _) => Namespaces::WithPrefix(prefix),
+            (None, Some(name)) => Namespaces::Named(name),
+            (None, None) => Namespaces::Every,
+        };
+        OfTheFrontend { enforce_disagg: self.settings.switch(Field::EnforceDisagg), namespaces }
     }
 
     /// What was not left at its default, in the order of the table.
@@ -84,6 +99,7 @@ pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>
     let mut warnings = given.warnings.clone();
     presets::apply_old_weight(&mut settings, &mut warnings);
     presets::apply(&mut settings, &mut warnings);
+    warnings.extend(presets::overruled_namespace(&settings));
     let config = match settings.text(Field::RouterMode).map(str::parse::<Mode>).transpose()? {
         Some(mode) => {
             check(&settings)?;
@@ -105,7 +121,7 @@ fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, Tuning
     let tuning = if mode == Mode::Kv {
         tuning::tuning(settings, base)
     } else {
-        Tuning { accelerator_to_cpu_ratio: base.accelerator_to_cpu_ratio, ..Tuning::default() }
+        Tuning { accelerator_to_cpu_ratio: tuning::ratio(settings), ..Tuning::default() }
     };
     tuning.validate()?;
     Ok(tuning)

@@ -30,7 +30,7 @@ mod tuning;
 mod value;
 mod warning;
 
-pub use build::{BuildError, Built, build_router_config, problems};
+pub use build::{BuildError, Built, OfTheFrontend, build_router_config, problems};
 pub use environment::{Environment, EnvironmentError};
 pub use field::Field;
 pub use given::{Given, Setting, Settings, Source};

@@ -82,6 +82,15 @@ pub(super) fn apply_old_weight(settings: &mut Settings, warnings: &mut Vec<Warni
     }
 }
 
+/// The namespace that a prefix leaves without a say.
+pub(super) fn overruled_namespace(settings: &Settings) -> Option<Warning> {
+    if !(settings.is_set(Namespace) && settings.is_set(NamespacePrefix)) {
+        return None;
+    }
+    let by = format!("{} says which are served", settings.get(NamespacePrefix));
+    Some(Warning::Overruled { setting: settings.get(Namespace).clone(), by })
+}
+
 fn name(field: Field) -> String {
     row(field).key.map_or_else(|| row(field).file_key(), str::to_owned)
 }

@@ -79,17 +79,14 @@ pub fn sample_section() -> String {
                     [router]\n"
             .to_owned();
     for row in TABLE.iter().filter(|row| row.status == Status::Works && row.deprecated.is_none()) {
-        text +=
-            &format!("\n# {} ({})\n# {} = {}\n", row.help, row.accepted(), row.file_key(), toml_default(row));
+        let (help, accepted, key) = (row.help, row.accepted(), row.file_key());
+        text += &match given::default::<Frontend>(row.field) {
+            Value::Unset => format!("\n# {help} ({accepted}; unset)\n#{key} = \"{}\"\n", row.value_name),
+            Value::Text(text) => format!("\n# {help} ({accepted})\n# {key} = \"{text}\"\n"),
+            value => format!("\n# {help} ({accepted})\n# {key} = {value}\n"),
+        };
     }
     text
-}
-
-fn toml_default(row: &Row) -> String {
-    match given::default::<Frontend>(row.field) {
-        Value::Text(text) => format!("\"{text}\""),
-        value => value.to_string(),
-    }
 }
 
 fn flag(row: &Row) -> String {
@@ -132,7 +129,13 @@ fn key(row: &Row) -> String {
 }
 
 fn takers(row: &Row) -> &'static str {
-    if row.frontend_only() { "frontend" } else { "frontend, worker" }
+    match row.frontend_only() {
+        true if row.workers_have_their_own => {
+            "frontend; a worker's own flag of that name says where it belongs"
+        }
+        true => "frontend",
+        false => "frontend, worker",
+    }
 }
 
 /// Where the page and the sample disagree with the table, the table is right.

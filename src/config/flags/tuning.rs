@@ -1,5 +1,7 @@
 //! Which fields set which weight of `select`.
 
+use std::num::NonZeroU32;
+
 use super::{
     Field::{self, *},
     Settings, Value,
@@ -20,6 +22,7 @@ pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
         TrackOutputBlocks => Value::Switch(tuning.router_track_output_blocks),
         AssumeKvReuse => Value::Switch(tuning.router_assume_kv_reuse),
         TrackPrefillTokens => Value::Switch(tuning.router_track_prefill_tokens),
+        AcceleratorToCpuRatio => Value::Whole(tuning.accelerator_to_cpu_ratio.get().into()),
         _ => return None,
     })
 }
@@ -39,6 +42,12 @@ pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
         router_track_output_blocks: settings.switch(TrackOutputBlocks),
         router_assume_kv_reuse: settings.switch(AssumeKvReuse),
         router_track_prefill_tokens: settings.switch(TrackPrefillTokens),
-        accelerator_to_cpu_ratio: base.accelerator_to_cpu_ratio,
+        accelerator_to_cpu_ratio: ratio(settings),
     }
+}
+
+/// What one accelerator is worth in CPUs. It is looked at in every mode: sets may bring the one that needs it.
+pub(super) fn ratio(settings: &Settings) -> NonZeroU32 {
+    let ratio = settings.whole(AcceleratorToCpuRatio).and_then(|ratio| u32::try_from(ratio).ok());
+    ratio.and_then(NonZeroU32::new).unwrap_or(Tuning::default().accelerator_to_cpu_ratio)
 }
