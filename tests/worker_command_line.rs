@@ -216,7 +216,8 @@ fn attached() -> Command {
 fn no_collision(name: &str, worker: &Command, engine: &[&str]) {
     let worker = long_options(worker);
     assert!(worker.len() >= 10 && worker.iter().any(|option| option == "frontend"), "{worker:?}");
-    let router: Vec<_> = TABLE.iter().flat_map(Row::spellings).map(str::to_owned).collect();
+    let router = TABLE.iter().filter(|row| !row.workers_have_their_own);
+    let router: Vec<_> = router.flat_map(Row::spellings).map(str::to_owned).collect();
     let everywhere = ["log", "log-format"].map(str::to_owned);
     let mut own: Vec<_> = worker.iter().chain(&router).chain(&everywhere).collect();
     let count = own.len();

@@ -26,7 +26,7 @@ pub(super) struct FrontendCommand {
 impl FrontendCommand {
     pub(super) async fn run(self) -> Outcome {
         let file = self.file.config.as_deref().map(ConfigFile::read).transpose()?;
-        let router = router_config(&self.router, file.as_ref())?;
+        let router = router_config(&self.router, file.as_ref().map(ConfigFile::router_section))?;
         let flags = router.of_the_frontend();
         let plan = self.frontend.plan(router.config, &self.worker, file)?.with(flags)?;
         let mut signals = shutdown::signals()?;

@@ -15,6 +15,7 @@ mod mock;
 mod origin;
 mod token;
 mod worker;
+mod worker_file;
 
 pub use check::{Finding, Report, Severity, check};
 pub use engine_arguments::set_apart;
@@ -27,3 +28,4 @@ pub use mock::{EngineArgs, MockArgs};
 pub use origin::{FlagOrigins, Origin};
 pub(crate) use token::read_token;
 pub use worker::{AttachArgs, WorkerArgs, WorkerConfigError, WorkerPlan};
+pub use worker_file::WorkerFile;

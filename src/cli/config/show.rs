@@ -71,7 +71,7 @@ impl ShowCommand {
     fn shown(self) -> Result<Shown, Box<dyn std::error::Error + Send + Sync>> {
         let FrontendCommand { file, worker, frontend, router } = self.frontend;
         let file = file.config.as_deref().map(ConfigFile::read).transpose()?;
-        let built = build(&router, file.as_ref())?;
+        let built = build(&router, file.as_ref().map(ConfigFile::router_section))?;
         let flags = built.of_the_frontend();
         let (path, below) = file
             .as_ref()

@@ -39,10 +39,15 @@ pub enum BuildError {
     NoConfiguration,
     /// A worker was given a flag that a configuration without a mode cannot carry.
     #[error(
-        "{0} needs --router-mode on a worker: without a mode it advertises no router configuration and inherits \
-         the frontend's. Give --router-mode too, or leave the flag out"
+        "{0} needs --router-mode on a worker (router_mode in a file): without a mode it advertises no router \
+         configuration and inherits the frontend's. Give a mode too, or leave it out"
     )]
     NeedsMode(Setting),
+    /// A worker's file has a flag that no card can carry.
+    #[error(
+        "{0}: it belongs to the frontend: no worker can advertise it. Give it to kvroute frontend instead"
+    )]
+    Withheld(Setting),
     /// Fields that do not go together.
     #[error("{text} ({given})")]
     Rule {
@@ -97,6 +102,9 @@ impl<C> Built<C> {
 pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>, BuildError> {
     let mut settings = given.settings.clone();
     let mut warnings = given.warnings.clone();
+    if let Some(withheld) = settings.iter().find(|setting| is_withheld::<R>(setting)) {
+        return Err(BuildError::Withheld(withheld.clone()));
+    }
     presets::apply_old_weight(&mut settings, &mut warnings);
     presets::apply(&mut settings, &mut warnings);
     warnings.extend(presets::overruled_namespace(&settings));
@@ -113,6 +121,11 @@ pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>
         }
     };
     Ok(Built { config: R::complete(config)?, settings, warnings })
+}
+
+/// Flags of that kind are refused by the parser, and variables do not speak to workers; a worker's file does.
+fn is_withheld<R: Role>(setting: &Setting) -> bool {
+    !R::FRONTEND && row(setting.field).frontend_only() && setting.source.is_given()
 }
 
 /// Other modes do not look at the weights, and carry the defaults.

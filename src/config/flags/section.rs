@@ -9,7 +9,7 @@ use serde::{
 
 use super::{Field, Kind, Row, TABLE, Value};
 
-/// The router flags in a file, by their names with underscores. A file is a frontend's.
+/// The router flags in a file, by their names with underscores.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RouterSection(Vec<(Field, Value)>);
 
