@@ -18,7 +18,7 @@ use super::{
     worker_file::{WorkerFile, lease_secs},
 };
 use crate::{
-    fleet::{DeviceKind, RouterConfig, StreamDirection, WorkerSpec, WorkerType},
+    fleet::{DeviceKind, ModelType, RouterConfig, StreamDirection, WorkerSpec, WorkerType},
     worker::{
         agent::{AgentSettings, DescribeError, Pace},
         backend::{ArgumentError, Backend},
@@ -118,6 +118,10 @@ pub struct AttachArgs {
     /// aggregated]
     #[arg(long, value_name = "ROLE", value_parser = role)]
     pub worker_type: Option<WorkerType>,
+    /// Parts of the API that the model serves: chat, completions, embedding, images, audios, videos, tensor, joined by
+    /// commas [default: of the engine arguments, else chat,completions]
+    #[arg(long, value_name = "LIST")]
+    pub model_type: Option<ModelType>,
     /// ZMQ endpoint of the engine's KV events, of rank 0 [default: of the engine arguments, else what the engine says]
     #[arg(long, value_name = "ENDPOINT", conflicts_with = "no_publish_kv_events")]
     pub kv_events_endpoint: Option<String>,
@@ -240,6 +244,7 @@ impl AttachArgs {
             block_size: self.engine_block_size.map(|size| Stated::new(size, by("engine_block_size"))),
             ranks: self.engine_ranks.map(|ranks| Stated::new(ranks, by("engine_ranks"))),
             device: self.engine_device.map(|device| Stated::new(device, by("engine_device"))),
+            model_type: self.model_type.map(|parts| Stated::new(parts, by("model_type"))),
             worker_type: self.worker_type.map(|role| Stated::new(role, by("worker_type"))),
             events,
             ..Facts::default()

@@ -297,7 +297,7 @@ fn set_object(app: &App, set: &SetView) -> Value {
     json!({
         "worker_set": set.key.to_string(),
         "model": set.key.model,
-        "model_type": set.key.model_type,
+        "model_type": set.key.model_type.to_string(),
         "worker_type": set.key.worker_type.name(),
         "state": set.state().name(),
         "block_size": set.block_size.get(),

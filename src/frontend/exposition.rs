@@ -139,14 +139,15 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         "Registrations refused because their namespace is not served",
         app.fleet.strangers(),
     )?;
-    let names: Vec<_> = view.sets.iter().map(|set| (set, set.key.to_string())).collect();
+    let names = view.sets.iter().map(|set| (set, set.key.to_string(), set.key.model_type.to_string()));
+    let names: Vec<_> = names.collect();
     let labels: Vec<_> = names
         .iter()
-        .map(|(set, name)| {
+        .map(|(set, name, model_type)| {
             [
                 ("worker_set", name.as_str()),
                 ("model", set.key.model.as_str()),
-                ("model_type", set.key.model_type.as_str()),
+                ("model_type", model_type.as_str()),
                 ("router_mode", set.config.mode.name()),
                 ("router_config_from", set.source.name()),
             ]
@@ -171,19 +172,19 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     )
 }
 
-/// Whether the members of each set agree. `sets` come with their names.
-fn disagreements(sets: &[(&Arc<SetView>, String)], page: &mut Page<'_>) -> fmt::Result {
+/// Whether the members of each set agree. `sets` come with their names and what they serve.
+fn disagreements(sets: &[(&Arc<SetView>, String, String)], page: &mut Page<'_>) -> fmt::Result {
     let labels: Vec<_> = sets
         .iter()
-        .map(|(set, name)| {
+        .map(|(set, name, model_type)| {
             [
                 ("worker_set", name.as_str()),
                 ("model", set.key.model.as_str()),
-                ("model_type", set.key.model_type.as_str()),
+                ("model_type", model_type.as_str()),
             ]
         })
         .collect();
-    let rows = || labels.iter().map(|labels| &labels[..]).zip(sets.iter().map(|(set, _)| &**set));
+    let rows = || labels.iter().map(|labels| &labels[..]).zip(sets.iter().map(|(set, ..)| &**set));
     page.gauges(
         "worker_set_conflict",
         "1 if a worker set takes no requests because its members' cards differ",

@@ -11,6 +11,7 @@ mod admin;
 mod admin_token;
 mod admission;
 mod app;
+mod asked_model;
 mod counters;
 mod engine_tokenizer;
 mod error;

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::{
     app::App,
+    asked_model::AskedModel,
     counters::Surface,
     error::ApiError,
     hints::Hints,
@@ -51,7 +52,7 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
         return Err(ApiError::not_json());
     }
     let fields = Fields::parse(body)?;
-    let model = route::model(&fields)?;
+    let model = AskedModel::at_path(head.uri.path(), route::model(&fields)?);
     let hints = Hints::read(&head.headers, &fields)?;
     app.note_unknown_hints(&hints.unknown_keys);
     if hints.query_only {
