@@ -38,6 +38,15 @@ use crate::{
 struct Worker {
     info: Arc<WorkerInfo>,
     set: SetKey,
+    /// When it was started, as it said last.
+    started_ms: Option<u64>,
+}
+
+impl Worker {
+    /// Whether a registration that says this is a drained worker's successor under its id.
+    fn is_succeeded(&self, started_ms: Option<u64>) -> bool {
+        self.info.is_draining() && started_ms.is_some() && started_ms != self.started_ms
+    }
 }
 
 #[derive(Default)]
@@ -155,10 +164,11 @@ impl Fleet {
 
     /// Takes a worker in; with `lease`, for that long unless heartbeats renew it. A worker that registers
     /// again under its id with the same description renews, under the new lease and with its old time; one that
-    /// stays without a lease goes on doing so.
+    /// stays without a lease goes on doing so. Who drains goes on draining, unless the registration says that the worker
+    /// was started at another time (`registered_ms`): what was drained is gone then, and its successor joins anew.
     ///
     /// # Errors
-    /// See [`RegistrationError`]; the fleet is then as it was.
+    /// See [`RegistrationError`]; the fleet is then as it was, but for a drained worker whose successor has no streams.
     pub fn register(
         &self,
         mut spec: WorkerSpec,
@@ -172,7 +182,7 @@ impl Fleet {
         }
         let mut registry = self.registry.lock();
         if let Some(id) = spec.id.map(WorkerId)
-            && let Some(present) = registry.workers.get(&id)
+            && let Some(present) = registry.workers.get_mut(&id)
         {
             // The time says when a worker came, not what it is: one that was started again may renew.
             let known = WorkerSpec { registered_ms: spec.registered_ms, ..present.info.spec.clone() };
@@ -180,21 +190,26 @@ impl Fleet {
                 let url = present.info.url.to_string();
                 return Err(RegistrationError::IdTaken { id, url });
             }
-            self.leases.grant(id, lease, Instant::now());
-            return Ok(id);
+            if !present.is_succeeded(spec.registered_ms) {
+                present.started_ms = spec.registered_ms.or(present.started_ms);
+                self.leases.grant(id, lease, Instant::now());
+                return Ok(id);
+            }
+            self.let_go(&mut registry, &[id]);
         }
         let cohort = self.cohort_for(&mut registry, &checked)?;
         let id = registry.take_id(spec.id);
         // With its id, so that a worker that was given one can register again under it.
         spec.id = Some(id.0);
-        let registered_ms = registry.arrival_ms(spec.registered_ms);
+        let started_ms = spec.registered_ms;
+        let registered_ms = registry.arrival_ms(started_ms);
         let info = Arc::new(WorkerInfo::new(id, checked.url.clone(), spec, registered_ms));
         let members = self.open_ranks(&mut registry, &info, &checked, &cohort)?;
         let key = checked.card.set;
         info!(worker = %id, url = %info.url, set = %key, fingerprint = %cohort.fingerprint, "worker joined");
         registry.set_mut(&key, &cohort).join(&cohort, members, registered_ms);
         self.unreadable.forget(&info.spec.url);
-        registry.workers.insert(id, Worker { info, set: key });
+        registry.workers.insert(id, Worker { info, set: key, started_ms });
         self.leases.grant(id, lease, Instant::now());
         self.publish(&mut registry);
         Ok(id)
