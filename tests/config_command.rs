@@ -15,7 +15,10 @@ mod rig;
 use std::io::Write as _;
 
 use kvroute::{
-    config::ConfigFile,
+    config::{
+        ConfigFile,
+        flags::{Status, TABLE},
+    },
     fleet::{RouterConfig, WorkerSpec},
     frontend::AdminToken,
     select::{Mode, Tuning},
@@ -187,6 +190,13 @@ fn the_settings_shown_are_the_keys_of_the_file() {
     keys.sort_unstable();
     names.sort_unstable();
     assert_eq!(names, keys);
+    let router = shown["router"].as_array().unwrap();
+    let names: Vec<_> = router.iter().map(|setting| setting["name"].as_str().unwrap()).collect();
+    let working = TABLE.iter().filter(|row| row.status == Status::Works);
+    assert_eq!(names, working.map(|row| row.flag).collect::<Vec<_>>());
+    for setting in settings.iter().chain(router) {
+        assert_eq!(setting["from"], "default", "{setting}");
+    }
 }
 
 #[test]

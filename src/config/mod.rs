@@ -13,6 +13,7 @@ mod frontend;
 mod log;
 mod mock;
 mod origin;
+mod suggest;
 mod token;
 mod worker;
 mod worker_file;

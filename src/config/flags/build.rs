@@ -112,7 +112,10 @@ pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>
         Some(mode) => {
             check(&settings)?;
             presets::settle(&mut settings);
-            warnings.extend(idle(&settings, mode));
+            match mode {
+                Mode::Kv => warnings.extend(presets::without_effect(&settings)),
+                _ => warnings.extend(idle(&settings, mode)),
+            }
             Some(RouterConfig { mode, tuning: tuning_for::<R>(&settings, mode)? })
         }
         None => {
@@ -188,9 +191,6 @@ fn inherit(settings: &Settings) -> Result<Option<Warning>, BuildError> {
 
 /// Weights that were given to a mode that does not look at them.
 fn idle(settings: &Settings, mode: Mode) -> Option<Warning> {
-    if mode == Mode::Kv {
-        return None;
-    }
     let idle = |setting: &&Setting| {
         row(setting.field).group == Group::Kv
             && setting.source.is_given()

@@ -41,5 +41,6 @@ pub use role::{Frontend, MockFleet, Role, Worker};
 pub use row::{Alias, Group, Row, Status};
 pub use section::RouterSection;
 pub use table::{TABLE, row};
+pub(in crate::config) use tuning::changed_weights;
 pub use value::Value;
 pub use warning::Warning;

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::{
     Field::{self, *},
-    Settings, Value,
+    Group, Settings, TABLE, Value,
 };
 use crate::select::Tuning;
 
@@ -25,6 +25,13 @@ pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
         AcceleratorToCpuRatio => Value::Whole(tuning.accelerator_to_cpu_ratio.get().into()),
         _ => return None,
     })
+}
+
+/// The keys of the weights that are not at their default, as a card spells them.
+pub(in crate::config) fn changed_weights(tuning: &Tuning) -> Vec<&'static str> {
+    let weights = TABLE.iter().filter(|row| row.group == Group::Kv);
+    let changed = weights.filter(|row| value(tuning, row.field) != value(&Tuning::default(), row.field));
+    changed.filter_map(|row| row.key).collect()
 }
 
 /// The tuning that `settings` make; what no flag sets comes from `base`.
