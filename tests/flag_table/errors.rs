@@ -2,7 +2,7 @@
 
 use kvroute::config::flags::{Frontend, TABLE};
 
-use crate::{build, frontend, worker};
+use crate::{build, cards, frontend, worker};
 
 /// What was given and the text that has to be in the error: on the command line and, where it is not about the
 /// command line itself, from the environment.
@@ -158,6 +158,11 @@ fn every_error_has_its_text() {
         assert!(error.contains(&text), "{args}: {error}");
         let mut flags = words.iter().filter(|word| word.starts_with("--"));
         assert!(flags.any(|flag| error.contains(flag)), "{args}: {error}");
+        // The same on a card. Which mode needs what is the frontend's to check there, and the weights of no other are read.
+        if let Some(refusal) = cards::refusal(&words).filter(|_| !text.contains("requires router mode kv")) {
+            let text = cards::as_worded_there(&text);
+            assert!(refusal.contains(&text), "{args}, on a card: {refusal}, and not {text}");
+        }
         // The same from the environment, with the variable in place of the flag.
         let [flag, value] = words.as_slice() else { continue };
         if value.starts_with("--") {
@@ -174,4 +179,27 @@ fn every_error_has_its_text() {
         let error = error.unwrap_err();
         assert!(error.contains(&text) && error.contains(variable), "{args}: {error}");
     }
+}
+
+/// Values with spaces in them, which the list above cannot say.
+#[test]
+fn a_key_s_name_is_no_blank_and_has_no_spaces_around_it() {
+    let hash = ["--router-tracking-hash", "keyed-xxh3-v1", "--router-tracking-key-file", "f"];
+    for (id, text) in [
+        ("", "router_tracking_key_id must not be empty"),
+        (" id", "router_tracking_key_id must have no spaces around it"),
+        ("id ", "router_tracking_key_id must have no spaces around it"),
+    ] {
+        let args = [&["--router-mode", "kv"], &hash[..], &["--router-tracking-key-id", id]].concat();
+        for error in [frontend(&args).unwrap_err(), worker(&args, &[]).unwrap_err()] {
+            assert!(error.contains(text), "{error}");
+        }
+        let refusal = cards::refusal(&args[2..]).unwrap();
+        assert!(refusal.contains(text), "{refusal}");
+    }
+    let error = build::<Frontend>(&[], &[("DYN_ROUTER_TRACKING_KEY_ID", " ")]).unwrap_err();
+    assert!(
+        error.starts_with("DYN_ROUTER_TRACKING_KEY_ID= : router_tracking_key_id must not be empty"),
+        "{error}"
+    );
 }
