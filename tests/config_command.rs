@@ -12,8 +12,6 @@
 mod process;
 mod rig;
 
-use std::io::Write as _;
-
 use kvroute::{
     config::{
         ConfigFile,
@@ -25,22 +23,11 @@ use kvroute::{
     worker::mock::MockEngine,
 };
 use serde_json::Value;
-use tempfile::NamedTempFile;
 
 use crate::{
-    process::{Ended, Process},
+    process::{Ended, Process, file, path},
     rig::{Rig, TINY, engine_settings, plan, worker},
 };
-
-fn file(text: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    file
-}
-
-fn path(file: &NamedTempFile) -> &str {
-    file.path().to_str().unwrap()
-}
 
 fn check(text: &str) -> Ended {
     let file = file(text);

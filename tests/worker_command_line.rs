@@ -24,19 +24,9 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::{
-    process::Process,
+    process::{FREE_PORTS, Process},
     rig::{MODEL, Rig, chat, engine_settings, eventually, plan, with_lasting_ports},
 };
-
-/// Where a mock engine listens on ports of its own.
-const FREE_PORTS: [&str; 6] = [
-    "--http",
-    "127.0.0.1:0",
-    "--kv-events-endpoint",
-    "tcp://127.0.0.1:*",
-    "--kv-replay-endpoint",
-    "tcp://127.0.0.1:*",
-];
 
 /// A frontend that routes by round-robin, so that a set in mode kv has it from its card.
 async fn frontend() -> Rig {

@@ -12,35 +12,14 @@
 mod process;
 mod rig;
 
-use std::io::Write as _;
-
 use kvroute::{select::Mode, worker::mock::MockEngine};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::{
-    process::Process,
+    process::{FREE_PORTS, Process, file, path},
     rig::{MODEL, Rig, engine_settings, eventually, plan},
 };
-
-const FREE_PORTS: [&str; 6] = [
-    "--http",
-    "127.0.0.1:0",
-    "--kv-events-endpoint",
-    "tcp://127.0.0.1:*",
-    "--kv-replay-endpoint",
-    "tcp://127.0.0.1:*",
-];
-
-fn file(text: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    file
-}
-
-fn path(file: &NamedTempFile) -> &str {
-    file.path().to_str().unwrap()
-}
 
 /// A frontend that routes by round-robin, so that a set in mode kv has it from its card.
 async fn frontend() -> Rig {

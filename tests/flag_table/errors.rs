@@ -1,8 +1,8 @@
 //! Every error with its text.
 
-use kvroute::config::flags::{Frontend, TABLE};
+use kvroute::config::flags::{Frontend, Kind, TABLE};
 
-use crate::{build, cards, frontend, worker};
+use crate::{build, build_with_file, cards, frontend, worker};
 
 /// What was given and the text that has to be in the error: on the command line and, where it is not about the
 /// command line itself, from the environment.
@@ -158,6 +158,10 @@ fn every_error_has_its_text() {
         assert!(error.contains(&text), "{args}: {error}");
         let mut flags = words.iter().filter(|word| word.starts_with("--"));
         assert!(flags.any(|flag| error.contains(flag)), "{args}: {error}");
+        if role == ROLE_FRONTEND {
+            let error = build_with_file::<Frontend>(&[], &[], &as_section(&words)).unwrap_err();
+            assert!(error.contains(&text), "{args}, in a file: {error}");
+        }
         // The same on a card. Which mode needs what is the frontend's to check there, and the weights of no other are read.
         if let Some(refusal) = cards::refusal(&words).filter(|_| !text.contains("requires router mode kv")) {
             let text = cards::as_worded_there(&text);
@@ -179,6 +183,22 @@ fn every_error_has_its_text() {
         let error = error.unwrap_err();
         assert!(error.contains(&text) && error.contains(variable), "{args}: {error}");
     }
+}
+
+/// The same as a file says it.
+fn as_section(words: &[&str]) -> String {
+    let (mut section, mut words) = (String::new(), words.iter());
+    while let Some(word) = words.next() {
+        let name = word.strip_prefix("--").unwrap();
+        let row = TABLE.iter().find(|row| row.spellings().any(|spelling| spelling == name)).unwrap();
+        let value = match row.kind {
+            Kind::Switch { .. } => (!name.starts_with("no-")).to_string(),
+            Kind::Number { .. } | Kind::Whole { .. } => (*words.next().unwrap()).to_owned(),
+            Kind::Choice { .. } | Kind::Text => format!("'{}'", words.next().unwrap()),
+        };
+        section += &format!("{} = {value}\n", row.file_key());
+    }
+    section
 }
 
 /// Values with spaces in them, which the list above cannot say.
