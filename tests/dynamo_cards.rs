@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use kvroute::{
     fleet::{RouterConfig, WorkerSpec},
-    select::{Mode, Tuning},
+    select::{BypassPolicy, ConditionalDisagg, Mode, Tuning},
 };
 use serde_json::{Value, json};
 
@@ -77,7 +77,10 @@ fn expected() -> Vec<(&'static str, Option<Result<RouterConfig, &'static str>>)>
             Some(Err("active_decode_blocks_threshold = 0.85 is not supported by this version")),
         ),
         ("kv-tuned", Some(Err("router_replica_sync = true is not supported by this version"))),
-        ("kv-conditional", Some(Err("conditional_disagg_enabled = true is not supported by this version"))),
+        (
+            "kv-conditional",
+            Some(Ok(kv(|tuning| tuning.conditional_disagg = Some(ConditionalDisagg::default())))),
+        ),
     ]
 }
 
@@ -169,11 +172,6 @@ fn keys_that_ask_for_something_are_refused_by_name() {
     for (key, value) in [
         ("enable_session_prefix_index", json!(true)),
         ("shared_cache_type", json!("hicache")),
-        ("conditional_disagg_policy", json!("isl_or_load")),
-        ("conditional_disagg_eff_isl_threshold", json!(1)),
-        ("conditional_disagg_eff_isl_ratio_threshold", json!(0.5)),
-        ("conditional_disagg_prefill_busy_threshold", json!(0.8)),
-        ("conditional_disagg_decode_busy_threshold", json!(0.8)),
         ("router_queue_threshold", json!(1.5)),
         ("router_policy_config", json!("/policy.yaml")),
         ("router_predicted_ttl_secs", json!(30.0)),
@@ -201,6 +199,53 @@ fn keys_that_ask_for_something_are_refused_by_name() {
     ] {
         let error = read(&json!({ "router_mode": "k_v", "kv_router_config": keys })).unwrap_err();
         assert!(error.contains(&format!("{key} = {} is not supported", keys[key])), "{error}");
+    }
+}
+
+#[test]
+fn the_rule_of_a_bypass_is_read_as_a_whole_or_refused() {
+    let rule = json!({
+        "conditional_disagg_enabled": true,
+        "conditional_disagg_policy": "isl_or_load",
+        "conditional_disagg_eff_isl_threshold": 4096,
+        "conditional_disagg_eff_isl_ratio_threshold": 0.5,
+        "conditional_disagg_prefill_busy_threshold": 0.8,
+        "conditional_disagg_decode_busy_threshold": 0.9,
+    });
+    let card = |keys: &Value| json!({ "router_mode": "k_v", "kv_router_config": keys });
+    let config = read(&card(&rule)).unwrap();
+    let expected = ConditionalDisagg {
+        policy: BypassPolicy::IslOrLoad,
+        eff_isl_threshold: 4096,
+        eff_isl_ratio_threshold: 0.5,
+        prefill_busy_threshold: Some(0.8),
+        decode_busy_threshold: Some(0.9),
+    };
+    assert_eq!(config, kv(|tuning| tuning.conditional_disagg = Some(expected)));
+    let written = serde_json::to_value(&config).unwrap();
+    for (key, value) in rule.as_object().unwrap() {
+        assert_eq!(&written["kv_router_config"][key], value, "{key}");
+    }
+    for (key, value, says) in [
+        ("conditional_disagg_enabled", json!(false), "keys require conditional_disagg_enabled=true"),
+        ("conditional_disagg_policy", json!("isl"), "conditional_disagg_policy: unknown policy 'isl'"),
+        ("conditional_disagg_eff_isl_ratio_threshold", json!(1.5), "must be between 0 and 1"),
+        (
+            "conditional_disagg_prefill_busy_threshold",
+            json!(null),
+            "isl_or_load needs prefill_busy_threshold",
+        ),
+        ("conditional_disagg_decode_busy_threshold", json!(-1.0), "must be finite and non-negative"),
+    ] {
+        let mut keys = rule.clone();
+        keys[key] = value;
+        let error = read(&card(&keys)).unwrap_err();
+        assert!(error.contains(says), "{key}: {error}");
+    }
+    // One key alone asks for nothing, and is as much refused.
+    for key in rule.as_object().unwrap().keys().filter(|key| *key != "conditional_disagg_enabled") {
+        let error = read(&card(&json!({ key: rule[key] }))).unwrap_err();
+        assert!(error.contains("require conditional_disagg_enabled=true"), "{key}: {error}");
     }
 }
 

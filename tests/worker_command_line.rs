@@ -164,6 +164,7 @@ async fn where_each_value_came_from_is_logged() {
         ("model", MODEL, "--model-name"),
         ("block size", "16", "GET /metrics"),
         ("ranks", "1", "GET /kv_event_sources"),
+        ("KV blocks", "4096", "GET /metrics"),
         ("KV events", &format!("{events}, no replay"), "engine argument --kv-events-config"),
     ];
     let expected = expected.map(|(fact, value, from)| (fact.to_owned(), value.to_owned(), from.to_owned()));

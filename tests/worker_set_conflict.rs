@@ -281,8 +281,8 @@ async fn review_finding_02_a_bad_configuration_is_refused_as_such() {
         (json!({ "router_mode": "bogus" }), "unknown router mode 'bogus'"),
         (json!({ "router_mode": "k_v", "kv_router_config": { "overlap_credit": 1 } }), "overlap_credit"),
         (
-            json!({ "router_mode": "k_v", "kv_router_config": { "conditional_disagg_enabled": true } }),
-            "conditional_disagg_enabled = true is not supported by this version",
+            json!({ "router_mode": "k_v", "kv_router_config": { "router_replica_sync": true } }),
+            "router_replica_sync = true is not supported by this version",
         ),
     ] {
         let mut body = serde_json::to_value(&second).unwrap();

@@ -39,10 +39,14 @@ impl MockFleet {
         for number in 0..plan.engines {
             let settings =
                 MockSettings { model: MODEL.to_owned(), ..plan.engine.settings(Arc::clone(&encoder)) };
+            let total_kv_blocks = u64::from(settings.num_gpu_blocks);
+            let max_num_batched_tokens = u64::try_from(settings.max_num_batched_tokens).ok();
             let engine = MockEngine::start(settings).await?;
             workers.push(WorkerSpec {
                 id: u64::try_from(number + 1).ok(),
                 block_size: plan.engine.block_size,
+                total_kv_blocks: Some(total_kv_blocks),
+                max_num_batched_tokens,
                 kv_events_endpoint: engine.events_endpoint().map(str::to_owned),
                 kv_replay_endpoint: engine.replay_endpoint().map(str::to_owned),
                 ..WorkerSpec::new(&format!("http://{}", engine.http_addr()), MODEL)

@@ -250,7 +250,15 @@ fn parse_worker(text: &str) -> Result<WorkerSpec, ConfigError> {
 /// The value of a key of `--worker`. A model may be called `7` or `true`, so the key decides, not the text.
 fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
     match key {
-        "id" | "block_size" | "first_rank" | "ranks" | "max_model_len" | "registered_ms" => text
+        "id"
+        | "block_size"
+        | "first_rank"
+        | "ranks"
+        | "max_model_len"
+        | "registered_ms"
+        | "total_kv_blocks"
+        | "max_num_batched_tokens"
+        | "bootstrap_port" => text
             .parse()
             .map(toml::Value::Integer)
             .map_err(|_| format!("{key} = '{text}' is not a whole number that fits")),

@@ -3,7 +3,8 @@
 //! In a (model, namespace) a pair exists exactly where there is one prefill set and one decode set. The decode set
 //! is what the model's name stands for; its view says what is known of the prefill workers beside it
 //! ([`PrefillPool`]). Everything here is worked out anew at every change of the fleet, so that a prefill set that
-//! is gone, or is joined by a second one, serves no further request.
+//! is gone, or is joined by a second one, serves no further request. Nothing is tried again on a timer, and nothing waits
+//! for one: cards come with registrations and go with leases, each of which is such a change.
 //!
 //! A prefill worker whose card cannot be read is remembered for a while ([`Unreadable`]): it is there, and a
 //! deployment whose prefill workers all came with such cards must say so, not go on without them.
@@ -19,8 +20,9 @@ use super::{
     unreadable::Unreadable,
     view::SetView,
     worker_set::{ConfigSource, SetKey},
+    worker_spec::WorkerSpec,
 };
-use crate::select::{Selector, Tuning};
+use crate::select::{ConditionalDisagg, Selector, Tuning};
 
 /// What a decode set knows of the prefill workers beside it. Other sets know of none.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +39,10 @@ pub enum PrefillPool {
 }
 
 impl PrefillPool {
-    /// The name in explain and on the admin listener.
+    /// The name of every state.
+    pub const NAMES: [&'static str; 4] = ["none", "unavailable", "pending", "active"];
+
+    /// The name in explain, in metrics and on the admin listener.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -97,6 +102,8 @@ struct Resolved {
     /// Cards that want another mode than the one taken.
     disagreeing: usize,
     unreadable: usize,
+    /// The decode set's rule of bypasses.
+    rule: Option<ConditionalDisagg>,
 }
 
 /// Works out how a prefill set is routed from what each of its cards advertises (nothing, for a silent one), the
@@ -123,6 +130,8 @@ fn resolve(
             router_track_active_blocks: false,
             // Output counts with the blocks in use or not at all.
             router_track_output_blocks: false,
+            // It says when prefill workers are bypassed, not what they do.
+            conditional_disagg: None,
             ..effective.tuning
         },
         ..effective.clone()
@@ -132,6 +141,7 @@ fn resolve(
         cards: cards.len(),
         disagreeing: cards.iter().filter(|card| mode(card) != config.mode).count(),
         unreadable,
+        rule: decode.tuning.conditional_disagg,
         config,
     })
 }
@@ -251,12 +261,12 @@ impl Pools {
 impl Resolved {
     /// Whether `next` says more than that workers came or went.
     fn is_news(&self, next: &Self) -> bool {
-        let said = |of: &Self| (of.advertised, of.disagreeing, of.unreadable);
+        let said = |of: &Self| (of.advertised, of.disagreeing, of.unreadable, of.rule);
         said(self) != said(next)
     }
 
     fn announce(&self, prefill: &SetView, decode: &SetView) {
-        let Self { config, advertised, cards, disagreeing, unreadable } = self;
+        let Self { config, advertised, cards, disagreeing, unreadable, rule } = self;
         if *disagreeing > 0 {
             warn!(
                 prefill = %prefill.key, resolved_mode = %config.mode, disagreeing, total = cards,
@@ -269,6 +279,9 @@ impl Resolved {
                 "some prefill cards cannot be read; their workers get no requests"
             );
         }
+        if let Some(rule) = rule {
+            warn_of_unknown_levels(rule, prefill, decode);
+        }
         info!(
             prefill = %prefill.key, decode = %decode.key, prefill_mode = %config.mode,
             decode_mode = %decode.config.mode, advertised, eagle = prefill.eagle,
@@ -277,6 +290,26 @@ impl Resolved {
         );
     }
 }
+
+/// What is not known never speaks for a bypass, so a rule that asks for it may do nothing at all.
+fn warn_of_unknown_levels(rule: &ConditionalDisagg, prefill: &SetView, decode: &SetView) {
+    let asks_prefill = rule.policy.asks_load();
+    let asks_decode = rule.decode_busy_threshold.is_some();
+    for (asks, set, field, states) in [
+        (asks_prefill, prefill, "max_num_batched_tokens", (|spec| spec.max_num_batched_tokens) as States),
+        (asks_decode, decode, "total_kv_blocks", |spec| spec.total_kv_blocks),
+    ] {
+        if asks && set.members.iter().any(|member| states(&member.worker.spec).is_none()) {
+            warn!(
+                worker_set = %set.key, field,
+                "the rule of bypasses asks how busy these workers are, and not all of them state what it is measured by: \
+                 those count as unknown, which is against a bypass"
+            );
+        }
+    }
+}
+
+type States = fn(&WorkerSpec) -> Option<u64>;
 
 impl Active {
     fn new(prefill: &SetView, resolved: Resolved) -> Self {

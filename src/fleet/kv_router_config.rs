@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::router_config::{RouterConfigError, only};
-use crate::select::Tuning;
+use crate::select::{ConditionalDisagg, Tuning};
 
 /// The keys. Unknown ones are refused by name. What is written are the keys that Dynamo always writes, so that its
 /// frontends read our cards, and of the others those that are not at their default, so that older ones do too.
@@ -50,17 +50,17 @@ pub(super) struct KvRouterConfig {
     router_tracking_key_id: Option<String>,
     #[serde(skip_serializing)]
     enable_session_prefix_index: bool,
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "is_default::enabled")]
     conditional_disagg_enabled: bool,
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "is_default::policy")]
     conditional_disagg_policy: String,
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "is_default::eff_isl")]
     conditional_disagg_eff_isl_threshold: u64,
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "is_default::eff_isl_ratio")]
     conditional_disagg_eff_isl_ratio_threshold: f64,
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     conditional_disagg_prefill_busy_threshold: Option<f64>,
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     conditional_disagg_decode_busy_threshold: Option<f64>,
     // Keys of older cards.
     #[serde(skip_serializing)]
@@ -80,9 +80,32 @@ fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }
 
+/// Whether a key of `conditional_disagg_*` is at its default.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+mod is_default {
+    use crate::select::{BypassPolicy, ConditionalDisagg};
+
+    pub(super) fn enabled(value: &bool) -> bool {
+        !value
+    }
+
+    pub(super) fn policy(value: &str) -> bool {
+        value == BypassPolicy::default().name()
+    }
+
+    pub(super) fn eff_isl(value: &u64) -> bool {
+        *value == ConditionalDisagg::default().eff_isl_threshold
+    }
+
+    pub(super) fn eff_isl_ratio(value: &f64) -> bool {
+        *value == ConditionalDisagg::default().eff_isl_ratio_threshold
+    }
+}
+
 impl Default for KvRouterConfig {
     fn default() -> Self {
         let tuning = Tuning::default();
+        let rule = ConditionalDisagg::default();
         Self {
             overlap_score_credit: tuning.overlap_score_credit,
             overlap_score_credit_decay: tuning.overlap_score_credit_decay,
@@ -114,11 +137,11 @@ impl Default for KvRouterConfig {
             router_tracking_key_id: None,
             enable_session_prefix_index: false,
             conditional_disagg_enabled: false,
-            conditional_disagg_policy: "isl_bounding".to_owned(),
-            conditional_disagg_eff_isl_threshold: 2048,
-            conditional_disagg_eff_isl_ratio_threshold: 0.7,
-            conditional_disagg_prefill_busy_threshold: None,
-            conditional_disagg_decode_busy_threshold: None,
+            conditional_disagg_policy: rule.policy.name().to_owned(),
+            conditional_disagg_eff_isl_threshold: rule.eff_isl_threshold,
+            conditional_disagg_eff_isl_ratio_threshold: rule.eff_isl_ratio_threshold,
+            conditional_disagg_prefill_busy_threshold: rule.prefill_busy_threshold,
+            conditional_disagg_decode_busy_threshold: rule.decode_busy_threshold,
             overlap_score_weight: None,
             durable_kv_events: false,
             router_snapshot_threshold: None,
@@ -153,6 +176,7 @@ impl KvRouterConfig {
             router_track_output_blocks: self.router_track_output_blocks,
             router_assume_kv_reuse: self.router_assume_kv_reuse,
             router_track_prefill_tokens: self.router_track_prefill_tokens,
+            conditional_disagg: self.conditional_disagg()?,
             ..Tuning::default()
         };
         if let Some(weight) = self.overlap_score_weight {
@@ -160,6 +184,36 @@ impl KvRouterConfig {
         }
         tuning.validate().map_err(|error| RouterConfigError::Tuning(error.to_string()))?;
         Ok(tuning)
+    }
+
+    /// What the `conditional_disagg_*` keys say. Those beside `enabled` do nothing without it, and are refused then.
+    fn conditional_disagg(&self) -> Result<Option<ConditionalDisagg>, RouterConfigError> {
+        if !self.conditional_disagg_enabled {
+            let default = Self::default();
+            let settings = |of: &Self| {
+                (
+                    of.conditional_disagg_eff_isl_threshold,
+                    of.conditional_disagg_eff_isl_ratio_threshold,
+                    of.conditional_disagg_prefill_busy_threshold,
+                    of.conditional_disagg_decode_busy_threshold,
+                )
+            };
+            let same = self.conditional_disagg_policy == default.conditional_disagg_policy;
+            if same && settings(self) == settings(&default) {
+                return Ok(None);
+            }
+            let problem = "conditional_disagg_* keys require conditional_disagg_enabled=true";
+            return Err(RouterConfigError::Tuning(problem.to_owned()));
+        }
+        let policy = self.conditional_disagg_policy.parse();
+        Ok(Some(ConditionalDisagg {
+            policy: policy
+                .map_err(|error| RouterConfigError::Tuning(format!("conditional_disagg_policy: {error}")))?,
+            eff_isl_threshold: self.conditional_disagg_eff_isl_threshold,
+            eff_isl_ratio_threshold: self.conditional_disagg_eff_isl_ratio_threshold,
+            prefill_busy_threshold: self.conditional_disagg_prefill_busy_threshold,
+            decode_busy_threshold: self.conditional_disagg_decode_busy_threshold,
+        }))
     }
 
     fn refuse_unsupported(&self) -> Result<(), RouterConfigError> {
@@ -175,16 +229,14 @@ impl KvRouterConfig {
             use_kv_events router_replica_sync router_prefill_load_model router_queue_threshold router_queue_policy
             router_policy_config skip_initial_worker_wait use_remote_indexer serve_indexer shared_cache_type
             shared_cache_multiplier router_predicted_ttl_secs router_tracking_hash router_tracking_key_file
-            router_tracking_key_id enable_session_prefix_index conditional_disagg_enabled
-            conditional_disagg_policy conditional_disagg_eff_isl_threshold
-            conditional_disagg_eff_isl_ratio_threshold conditional_disagg_prefill_busy_threshold
-            conditional_disagg_decode_busy_threshold);
+            router_tracking_key_id enable_session_prefix_index);
         Ok(())
     }
 }
 
 impl From<&Tuning> for KvRouterConfig {
     fn from(tuning: &Tuning) -> Self {
+        let rule = tuning.conditional_disagg.unwrap_or_default();
         // Adding zero makes -0.0 the 0.0 that it is equal to, so that equal tunings are written alike.
         Self {
             overlap_score_credit: tuning.overlap_score_credit + 0.0,
@@ -198,6 +250,12 @@ impl From<&Tuning> for KvRouterConfig {
             router_track_output_blocks: tuning.router_track_output_blocks,
             router_assume_kv_reuse: tuning.router_assume_kv_reuse,
             router_track_prefill_tokens: tuning.router_track_prefill_tokens,
+            conditional_disagg_enabled: tuning.conditional_disagg.is_some(),
+            conditional_disagg_policy: rule.policy.name().to_owned(),
+            conditional_disagg_eff_isl_threshold: rule.eff_isl_threshold,
+            conditional_disagg_eff_isl_ratio_threshold: rule.eff_isl_ratio_threshold + 0.0,
+            conditional_disagg_prefill_busy_threshold: rule.prefill_busy_threshold.map(|share| share + 0.0),
+            conditional_disagg_decode_busy_threshold: rule.decode_busy_threshold.map(|share| share + 0.0),
             ..Self::default()
         }
     }

@@ -36,6 +36,9 @@ pub enum RouterConfigError {
     /// The same of a key at the top, or of a threshold.
     #[error("{0}")]
     Value(String),
+    /// A key that other modes than `kv` have no use for.
+    #[error("kv_router_config: {0} requires router_mode k_v")]
+    NeedsKv(&'static str),
     /// Something this router does not do yet.
     #[error("{key} = {value} is not supported by this version; leave it out or set it to {accepted}")]
     Unsupported {
@@ -144,6 +147,9 @@ impl TryFrom<Wire> for RouterConfig {
         if let Some(problem) = wire.problem() {
             return Err(RouterConfigError::Value(problem));
         }
+        if tuning.conditional_disagg.is_some() && mode != Mode::Kv {
+            return Err(RouterConfigError::NeedsKv("conditional_disagg_enabled"));
+        }
         let thresholds = &wire.load_threshold_config;
         only("active_decode_blocks_threshold", &thresholds.active_decode_blocks_threshold, &None)?;
         only("active_prefill_tokens_threshold", &thresholds.active_prefill_tokens_threshold, &None)?;
@@ -238,6 +244,10 @@ mod tests {
             (
                 r#"{"router_mode":"k_v","kv_router_config":{"router_queue_policy":"wspt"}}"#,
                 r#"router_queue_policy = "wspt" is not supported by this version; leave it out or set it to "fcfs""#,
+            ),
+            (
+                r#"{"router_mode":"random","kv_router_config":{"conditional_disagg_enabled":true}}"#,
+                "conditional_disagg_enabled requires router_mode k_v",
             ),
             (
                 r#"{"router_mode":"k_v","kv_router_config":{"durable_kv_events":true}}"#,

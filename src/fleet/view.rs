@@ -53,6 +53,13 @@ impl WorkerInfo {
         Self { id, url, spec, registered_ms, draining, inhibited_until: AtomicU64::new(0) }
     }
 
+    /// Where decode engines meet it, if they can: host and port.
+    #[must_use]
+    pub fn bootstrap(&self) -> Option<(&str, u16)> {
+        let host = self.spec.bootstrap_host.as_deref().or(self.url.host()).unwrap_or_default();
+        self.spec.bootstrap_port.map(|port| (host, port))
+    }
+
     /// Keeps new requests away for good.
     pub(super) fn drain(&self) {
         // Relaxed: see `is_draining`.

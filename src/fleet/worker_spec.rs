@@ -76,6 +76,19 @@ pub struct WorkerSpec {
     /// Longest prompt plus output, in tokens. Known, a longer prompt is refused here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<u64>,
+    /// KV blocks of one rank's engine, in all. Without it nobody knows how full the worker is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_kv_blocks: Option<u64>,
+    /// Tokens of one rank's largest batch. Without it nobody knows how busy the worker's prefill is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_num_batched_tokens: Option<u64>,
+    /// Port at which decode engines meet this prefill engine, as SGLang's do; absent: they are told of its blocks when it
+    /// has computed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_port: Option<u16>,
+    /// The host that goes with it; absent = that of `url`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_host: Option<String>,
     /// The routing configuration that the worker wants for its set; absent = the frontend's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_config: Option<RouterConfig>,
@@ -142,6 +155,12 @@ pub enum SpecError {
         .0.name()
     )]
     Role(WorkerType),
+    /// A meeting point on a worker that hands nothing over.
+    #[error(
+        "{0} is where decode engines meet a prefill engine; leave it out, or set worker_type to \"prefill\" and give \
+         bootstrap_port"
+    )]
+    Bootstrap(&'static str),
     /// A replay endpoint without the events that it would complete.
     #[error("kv_replay_endpoint needs kv_events_endpoint")]
     ReplayWithoutEvents,
@@ -180,6 +199,10 @@ impl WorkerSpec {
             eagle: false,
             lora_adapters: Vec::new(),
             max_model_len: None,
+            total_kv_blocks: None,
+            max_num_batched_tokens: None,
+            bootstrap_port: None,
+            bootstrap_host: None,
             router_config: None,
             registered_ms: None,
         }
@@ -240,6 +263,7 @@ impl WorkerSpec {
         if self.kv_replay_endpoint.is_some() && self.kv_events_endpoint.is_none() {
             return Err(SpecError::ReplayWithoutEvents);
         }
+        self.check_bootstrap()?;
         let url = self.base_url()?;
         let host = url.host().unwrap_or("127.0.0.1");
         let endpoint = |field, text: &Option<String>, direction| {
@@ -263,6 +287,17 @@ impl WorkerSpec {
             events,
             replay,
         })
+    }
+
+    fn check_bootstrap(&self) -> Result<(), SpecError> {
+        match (self.bootstrap_port, &self.bootstrap_host) {
+            (None, Some(_)) => Err(SpecError::Bootstrap("bootstrap_host")),
+            (_, Some(host)) if host.is_empty() => Err(SpecError::Empty("bootstrap_host")),
+            (Some(_), _) if self.worker_type != WorkerType::Prefill => {
+                Err(SpecError::Bootstrap("bootstrap_port"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_adapters(&self) -> Result<(), SpecError> {
@@ -339,7 +374,7 @@ mod tests {
     #[test]
     fn unusable_fields_are_named() {
         let base = WorkerSpec::new("http://h:8000", "m");
-        let cases: [(WorkerSpec, &str); 11] = [
+        let cases: [(WorkerSpec, &str); 13] = [
             (WorkerSpec { url: "h:8000".into(), ..base.clone() }, "url"),
             (WorkerSpec { url: "https://h:8000".into(), ..base.clone() }, "url"),
             (WorkerSpec { model: String::new(), ..base.clone() }, "model"),
@@ -349,6 +384,8 @@ mod tests {
             (WorkerSpec { worker_type: WorkerType::Encode, ..base.clone() }, "worker_type"),
             (WorkerSpec { block_size: 0, ..base.clone() }, "block_size"),
             (WorkerSpec { ranks: 0, ..base.clone() }, "ranks"),
+            (WorkerSpec { bootstrap_port: Some(8998), ..base.clone() }, "bootstrap_port"),
+            (WorkerSpec { bootstrap_host: Some("h".into()), ..base.clone() }, "bootstrap_host"),
             (WorkerSpec { kv_events_endpoint: Some("5557".into()), ..base.clone() }, "kv_events_endpoint"),
             (
                 WorkerSpec { kv_replay_endpoint: Some("tcp://*:1".into()), ..base.clone() },

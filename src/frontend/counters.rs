@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use crate::{
     metrics::Histogram,
-    select::{Exclusion, RefusalKind},
+    select::{BypassVerdict, Exclusion, RefusalKind},
 };
 
 /// The frontend's counters and stage histograms.
@@ -29,6 +29,9 @@ pub struct Counters {
     exclusions: [AtomicU64; Exclusion::ALL.len()],
     refusals: [AtomicU64; RefusalKind::ALL.len()],
     pub(super) prefills: [AtomicU64; Handover::ALL.len()],
+    pub(super) bypasses: [AtomicU64; BypassVerdict::ALL.len()],
+    /// Bypasses that no worker took.
+    pub(super) failed_bypasses: AtomicU64,
     /// Choices made.
     pub choices: AtomicU64,
     /// Candidates looked at, over all choices.
@@ -186,6 +189,13 @@ impl Counters {
     /// Prefill hops by how they ended.
     pub fn prefills(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Handover::ALL.into_iter().zip(&self.prefills).map(|(how, count)| (how.name(), count.load(Relaxed)))
+    }
+
+    /// What was decided of requests that could have bypassed the prefill workers.
+    pub fn bypasses(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let verdicts = BypassVerdict::ALL.into_iter().zip(&self.bypasses);
+        let verdicts = verdicts.map(|(verdict, count)| (verdict.name(), count.load(Relaxed)));
+        verdicts.chain([("failed", self.failed_bypasses.load(Relaxed))])
     }
 
     /// Refusals by reason.

@@ -119,6 +119,19 @@ impl ApiError {
         )
     }
 
+    /// 501: a route that is not served by separate prefill and decode workers.
+    pub(crate) fn not_split(path: &str, model: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "invalid_request_error",
+            format!(
+                "{path} is not served by separate prefill and decode workers, which '{model}' has; use \
+                 /v1/chat/completions or /v1/completions, or have the frontend started with --prefill-fallback decode, \
+                 which lets decode workers serve it alone"
+            ),
+        )
+    }
+
     /// 503: nobody can take the request now.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self {

@@ -1,7 +1,8 @@
 //! `POST /v1/route/explain`: where would this request go, and why not elsewhere?
 //!
 //! The body is that of a chat or a completion. Nothing is sent and nothing is booked. Of a request in two hops the
-//! answer is the decode hop's, with the prefill hop's in `prefill`.
+//! answer is the decode hop's, with the prefill hop's in `prefill`, and there in `conditional_disagg` whether the request
+//! would bypass it.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use super::{
     admin,
     app::App,
+    bypass,
     counters::Surface,
     error::ApiError,
     place::Hop,
@@ -38,8 +40,14 @@ pub(super) async fn explain(
     if known.is_object() {
         let mut object = prefill.map_or_else(|| json!({}), |(set, hop)| hop_object(app, &asked, set, hop));
         object["pool"] = known;
-        if let Err(error) = &split {
-            object["refused"] = json!(error.message);
+        match &split {
+            Ok(Some(split)) => {
+                if let Some(bypass) = bypass::object(app, &asked, split) {
+                    object["conditional_disagg"] = bypass;
+                }
+            }
+            Ok(None) => {}
+            Err(error) => object["refused"] = json!(error.message),
         }
         answer["prefill"] = object;
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     event::Tier,
-    fleet::{FleetView, RankMember, SetState, SetView, StreamState},
+    fleet::{FleetView, PrefillPool, RankMember, SetState, SetView, StreamState, WorkerType},
     index::Totals,
     metrics::{Exposition, Labels, Page, Source},
 };
@@ -97,7 +97,10 @@ fn choices(app: &App, page: &mut Page<'_>) -> fmt::Result {
     by_reason(page, "refusals", "Requests that got no worker", counters.refusals())?;
     let prefills: Vec<_> = counters.prefills().map(|(how, count)| ([("outcome", how)], count)).collect();
     let prefills = prefills.iter().map(|(labels, count)| (&labels[..], *count));
-    page.counters("prefills", "Prefill hops of requests in two hops, by how they ended", prefills)
+    page.counters("prefills", "Prefill hops of requests in two hops, by how they ended", prefills)?;
+    let bypasses: Vec<_> = counters.bypasses().map(|(how, count)| ([("outcome", how)], count)).collect();
+    let bypasses = bypasses.iter().map(|(labels, count)| (&labels[..], *count));
+    page.counters("bypass_decisions", "Whether requests bypassed the prefill workers, and why", bypasses)
 }
 
 fn by_reason(
@@ -159,6 +162,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         labels.iter().map(|labels| (&labels[..], 1)),
     )?;
     disagreements(&names, page)?;
+    prefill_pools(&names, page)?;
     // Sets of one model have one tokenizer, and a series may stand on the page once.
     let models: BTreeSet<_> = view.sets.iter().map(|set| set.key.model.as_str()).collect();
     let sources: Vec<_> = models
@@ -194,6 +198,25 @@ fn disagreements(sets: &[(&Arc<SetView>, String, String)], page: &mut Page<'_>) 
         "worker_set_cohorts",
         "Different cards, in effect, among the members of a worker set",
         rows().map(|(labels, set)| (labels, i64::try_from(set.cohorts.len()).unwrap_or(i64::MAX))),
+    )
+}
+
+/// What each decode set knows of its prefill workers. `sets` come with their names and what they serve.
+fn prefill_pools(sets: &[(&Arc<SetView>, String, String)], page: &mut Page<'_>) -> fmt::Result {
+    let decode = sets.iter().filter(|(set, ..)| set.key.worker_type == WorkerType::Decode);
+    let rows: Vec<_> = decode
+        .flat_map(|(set, name, _)| {
+            PrefillPool::NAMES.map(|state| {
+                let labels =
+                    [("worker_set", name.as_str()), ("model", set.key.model.as_str()), ("state", state)];
+                (labels, i64::from(set.prefill.name() == state))
+            })
+        })
+        .collect();
+    page.gauges(
+        "prefill_pool_state",
+        "1 for what a decode set knows of its prefill workers, 0 for the other states",
+        rows.iter().map(|(labels, value)| (&labels[..], *value)),
     )
 }
 

@@ -1,5 +1,6 @@
 //! What engines are told of a prompt that passes from one to another, and what they say: `kv_transfer_params`, in the
-//! fields of vLLM's `NixlConnector`.
+//! fields of vLLM's `NixlConnector`; or where they meet: `bootstrap_host`, `bootstrap_port` and `bootstrap_room`, in the
+//! fields of SGLang.
 //!
 //! The bodies are the client's own, with single fields replaced: what the router does not know reaches both engines as
 //! it came.
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{error::ApiError, openai::Fields};
+use super::{bootstrap::Meeting, error::ApiError, openai::Fields};
 
 /// Refuses several prompts at once: their blocks would come back as one answer's, and be taken for another prompt's.
 pub(super) fn one_prompt(body: &[u8]) -> Result<(), ApiError> {
@@ -65,6 +66,34 @@ pub(super) fn decode_body(body: &[u8], params: Option<&str>) -> Result<Bytes, Ap
     Ok(Fields::parse(body)?.replace(&["kv_transfer_params"], own.as_deref()))
 }
 
+/// Fields by which SGLang's engines meet.
+const MEETING: [&str; 3] = ["bootstrap_host", "bootstrap_port", "bootstrap_room"];
+
+fn meeting_fields(meeting: &Meeting) -> String {
+    let Meeting { host, port, room } = meeting;
+    format!(
+        "\"bootstrap_host\":{},\"bootstrap_port\":{port},\"bootstrap_room\":{room}",
+        Value::from(host.as_str())
+    )
+}
+
+/// The client's request, cut down to its prompt, with where its blocks are waited for.
+pub(super) fn bootstrap_prefill_body(body: &[u8], meeting: &Meeting) -> Result<Bytes, ApiError> {
+    let fields = Fields::parse(body)?;
+    let mut own = meeting_fields(meeting) + ",\"max_tokens\":1,\"stream\":false";
+    if fields.raw("max_completion_tokens").is_some() {
+        own += ",\"max_completion_tokens\":1";
+    }
+    Ok(fields.replace(&[&MEETING[..], &PREFILL_DROPS].concat(), Some(&own)))
+}
+
+/// The client's request, with where its prompt's blocks come from. A client's own fields would point the engine
+/// elsewhere.
+pub(super) fn bootstrap_decode_body(body: &[u8], meeting: &Meeting) -> Result<Bytes, ApiError> {
+    let drops = [&MEETING[..], &["kv_transfer_params"]].concat();
+    Ok(Fields::parse(body)?.replace(&drops, Some(&meeting_fields(meeting))))
+}
+
 /// What an engine's answer hands over, and whether the model ended the output itself; `None` if it is no answer.
 pub(super) fn handover(answer: &[u8]) -> Option<(Option<String>, bool)> {
     let fields = Fields::parse(answer).ok()?;
@@ -111,6 +140,28 @@ mod tests {
         let with = json(&decode_body(body, Some(r#"{"remote":2}"#)).unwrap());
         assert_eq!(with, json!({ "model": "m", "max_tokens": 9, "kv_transfer_params": { "remote": 2 } }));
         assert_eq!(json(&decode_body(body, None).unwrap()), json!({ "model": "m", "max_tokens": 9 }));
+    }
+
+    #[test]
+    fn both_hops_are_told_the_same_meeting_and_never_the_client_s() {
+        let meeting = Meeting { host: "h\"1".to_owned(), port: 8998, room: (1 << 63) - 1 };
+        let body =
+            br#"{"model":"m","max_tokens":9,"stream":true,"bootstrap_room":1,"kv_transfer_params":{}}"#;
+        let (room, host) = (9_223_372_036_854_775_807_u64, "h\"1");
+        assert_eq!(
+            json(&bootstrap_prefill_body(body, &meeting).unwrap()),
+            json!({
+                "bootstrap_host": host, "bootstrap_port": 8998, "bootstrap_room": room, "max_tokens": 1,
+                "stream": false, "model": "m",
+            })
+        );
+        assert_eq!(
+            json(&bootstrap_decode_body(body, &meeting).unwrap()),
+            json!({
+                "bootstrap_host": host, "bootstrap_port": 8998, "bootstrap_room": room, "max_tokens": 9,
+                "stream": true, "model": "m",
+            })
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, header::AsHeaderName};
 
-use super::{error::ApiError, openai::Fields};
+use super::{bypass, error::ApiError, openai::Fields};
 use crate::{
     select::{Pin, PinField},
     slot::{Rank, WorkerId},
@@ -72,6 +72,8 @@ pub(super) struct Hints {
     pub(super) metadata: Metadata,
     /// The request only asks where it would go (`query_instance_id`).
     pub(super) query_only: bool,
+    /// The client wants to be told if prefill workers are bypassed.
+    pub(super) asks_of_bypass: bool,
     /// Whether the body carries an `nvext`, which the engine must not see.
     pub(super) has_nvext: bool,
     /// Keys of `nvext` that nobody reads.
@@ -130,6 +132,7 @@ impl Hints {
             cache_salt: nvext.cache_salt.filter(|salt| !salt.is_empty()),
             metadata: Metadata { worker_id: wants("worker_id"), timing: wants("timing") },
             query_only: nvext.annotations.iter().any(|a| a.starts_with("query_instance_id:")),
+            asks_of_bypass: nvext.annotations.iter().any(|a| a == bypass::MARK.as_str()),
             has_nvext: fields.raw("nvext").is_some(),
             unknown_keys: nvext.unknown_keys,
         })

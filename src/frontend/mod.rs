@@ -12,6 +12,8 @@ mod admin_token;
 mod admission;
 mod app;
 mod asked_model;
+mod bootstrap;
+mod bypass;
 mod counters;
 mod engine_tokenizer;
 mod error;

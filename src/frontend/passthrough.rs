@@ -1,7 +1,9 @@
 //! The routes that are not tokenised: embeddings, responses, messages and whatever else names a model.
 //!
-//! They go to a worker of that model by load, through the set's own strategy with an empty prompt. They are not split:
-//! where prefill workers stand beside decode workers, a decode worker serves them whole.
+//! They go to a worker of that model by load, through the set's own strategy with an empty prompt. They are never split:
+//! engines hand prompts over on the two routes that are tokenised, and on no other. Where prefill workers stand beside
+//! decode workers these routes are refused, unless the operator lets decode workers go on alone
+//! (`--prefill-fallback decode`).
 
 use std::sync::Arc;
 
@@ -11,14 +13,17 @@ use bytes::Bytes;
 use super::{
     app::App,
     asked_model::AskedModel,
+    bypass,
     counters::Surface,
     error::ApiError,
     hints::Hints,
     openai::Fields,
     place::{Hop, Prompt},
     route::{self, Send},
+    settings::PrefillFallback,
     watch::InFlight,
 };
+use crate::fleet::PrefillPool;
 
 /// Engines' own routes that change what a worker serves. They are for its operator, not for clients.
 const REFUSED: [&str; 2] = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"];
@@ -35,7 +40,8 @@ pub(super) fn is_forwarded(path: &str) -> bool {
 
 /// Proxies one request.
 pub(super) async fn serve(app: Arc<App>, request: Request) -> Response {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    head.headers.remove(bypass::MARK);
     let body = match route::read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return route::refuse(&app, Surface::Other, error),
@@ -59,6 +65,13 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
         return Err(route::query_elsewhere());
     }
     let (set, _) = app.set_for(&model, &hints)?;
+    if app.settings.prefill_fallback != PrefillFallback::Decode {
+        if !matches!(set.prefill, PrefillPool::None) {
+            return Err(ApiError::not_split(head.uri.path(), &model.name));
+        }
+        // Whether there have to be prefill workers.
+        app.split(&set, &hints)?;
+    }
     let forwarded = if hints.has_nvext { fields.rewrite(&["nvext"], None) } else { body.clone() };
     let hop = Hop::whole(&hints);
     Ok(Send { model, set, body: forwarded, prompt: Prompt::default(), hints, hop, prefiller: None })

@@ -48,16 +48,16 @@ impl Hop {
         Self { phase: Phase::Aggregated, pin: hints.pin }
     }
 
-    /// The decode hop gets the prompt's blocks from elsewhere: it has nothing to prefill, what it has cached saves
-    /// nothing, and its blocks are its own.
-    fn overrides(self) -> Overrides {
+    /// The decode hop gets the prompt's blocks from elsewhere: it has nothing to prefill, and its blocks are its own.
+    /// What it has cached saves nothing, unless it may compute the rest of a prompt itself.
+    fn overrides(self, set: &SetView) -> Overrides {
         if self.phase != Phase::Decode {
             return Overrides::default();
         }
         Overrides {
             assume_kv_reuse: Some(false),
             track_prefill_tokens: Some(false),
-            overlap_score_credit: Some(0.0),
+            overlap_score_credit: set.config.tuning.conditional_disagg.is_none().then_some(0.0),
             ..Overrides::default()
         }
     }
@@ -240,7 +240,7 @@ fn demand<'a>(
     avoid: &'a [WorkerId],
 ) -> Demand<'a> {
     let demand = Demand::new(prompt.tokens.ids.len(), set.block_size, sequence);
-    Demand { phase: hop.phase, pin: hop.pin, avoid, overrides: hop.overrides(), ..demand }
+    Demand { phase: hop.phase, pin: hop.pin, avoid, overrides: hop.overrides(set), ..demand }
 }
 
 /// A refusal as a client sees it.

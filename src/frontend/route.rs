@@ -20,9 +20,10 @@ use tracing::warn;
 use super::{
     app::{App, unix_secs},
     asked_model::AskedModel,
+    bypass,
     counters::{Outcome, Surface},
     error::ApiError,
-    hints::Hints,
+    hints::{Hints, Metadata},
     openai::{Fields, FirstPrompt, PromptField},
     place::{Hop, Placed, Prompt, refused},
     prompts::{Chat, PromptInput},
@@ -50,9 +51,14 @@ pub(super) struct Asked {
 impl Asked {
     /// All of it for one worker.
     pub(super) fn whole(self) -> Send {
+        let hop = Hop::whole(&self.hints);
+        self.decoding(hop, None)
+    }
+
+    /// What is left of it for the worker of `hop`, once `prefiller` has the prompt.
+    pub(super) fn decoding(self, hop: Hop, prefiller: Option<Prefiller>) -> Send {
         let Self { model, set, prompt, hints, body, .. } = self;
-        let hop = Hop::whole(&hints);
-        Send { model, set, prompt, hints, body, hop, prefiller: None }
+        Send { model, set, prompt, hints, body, hop, prefiller }
     }
 }
 
@@ -70,7 +76,8 @@ pub(super) struct Send {
 
 /// Serves a chat or a completion.
 pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    head.headers.remove(bypass::MARK);
     let body = match read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return refuse(&app, surface, error),
@@ -225,26 +232,34 @@ fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, Ap
     }
 }
 
-/// Places a request and forwards it, to another worker if one cannot be reached.
+/// Places a request, forwards it and relays the answer.
 pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, mut send: Send) -> Response {
+    match reach(&app, &head, &mut send).await {
+        Ok((answer, placed)) => respond(answer, in_flight, placed, send.hints.metadata, send.prefiller),
+        Err(error) => in_flight.refuse(error),
+    }
+}
+
+/// Places a request and forwards it, to another worker if one cannot be reached, up to the first byte of an answer.
+///
+/// # Errors
+/// That no worker would take it, or why there is no answer.
+pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(Answer, Placed), ApiError> {
     let mut avoid: Vec<WorkerId> = Vec::new();
     loop {
-        let placed = match app.place_in_time(&mut send, &avoid).await {
-            Ok(placed) => placed,
-            Err(error) => return in_flight.refuse(error),
-        };
+        let placed = app.place_in_time(send, &avoid).await?;
         if !avoid.is_empty() {
             app.counters.retries.fetch_add(1, Relaxed);
         }
         let worker = Arc::clone(&placed.member.worker);
-        let head = for_rank(&head, &placed);
+        let head = for_rank(head, &placed);
         let error = match app.pool.forward(&worker.url, &head, send.body.clone()).await {
-            Ok(answer) => return respond(answer, in_flight, &send, placed),
+            Ok(answer) => return Ok((answer, placed)),
             Err(error) => error,
         };
-        if !tries_another(&app, &error, &worker, &mut avoid) {
+        if !tries_another(app, &error, &worker, &mut avoid) {
             warn!(%error, "request failed");
-            return in_flight.refuse(ApiError::upstream(&error));
+            return Err(ApiError::upstream(&error));
         }
     }
 }
@@ -278,10 +293,16 @@ pub(super) fn for_rank<'a>(head: &'a Parts, placed: &Placed) -> Cow<'a, Parts> {
     Cow::Owned(head)
 }
 
-fn respond(answer: Answer, in_flight: InFlight, send: &Send, placed: Placed) -> Response {
-    let watch = Watch::new(&answer, in_flight, &placed, send.prefiller.is_some());
-    let metadata = send.hints.metadata;
-    let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, send.prefiller));
+/// Relays an answer, with what the client wants to be told of its way.
+pub(super) fn respond(
+    answer: Answer,
+    in_flight: InFlight,
+    placed: Placed,
+    metadata: Metadata,
+    prefiller: Option<Prefiller>,
+) -> Response {
+    let watch = Watch::new(&answer, in_flight, &placed, prefiller.is_some());
+    let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, prefiller));
     let response = answer.relay(watch.holding(placed.booking));
     match annotator {
         Some(annotator) => crate::proxy::annotate(response, annotator).map(Body::new),

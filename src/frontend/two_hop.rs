@@ -4,10 +4,12 @@
 //! (`kv_transfer_params`, in the fields of vLLM's `NixlConnector`). What the engine answers there goes into the
 //! client's own request, which is then sent to a decode worker as any other. The two hops are placed apart, each by
 //! its set's configuration, and booked apart: what is booked for the prefill goes back with its answer. If the client
-//! leaves during the prefill, the prefill is cancelled.
+//! leaves during the prefill, the prefill is cancelled. Engines that find each other by themselves get both hops at once
+//! (`bootstrap.rs`).
 //!
 //! A prefill that fails fails the request. The decode worker computes prompts itself only where there are no
-//! prefill workers, or where the operator said so (`--prefill-fallback decode`).
+//! prefill workers, or where the operator said so: `--prefill-fallback decode`, or the rule of a bypass, which is asked
+//! first.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -20,12 +22,14 @@ use tracing::warn;
 
 use super::{
     app::App,
+    bootstrap,
+    bypass::{self, Tried},
     counters::{Counters, Handover},
     error::ApiError,
     handover::{decode_body, handover, one_answer, one_prompt, prefill_body},
     hints::Hints,
     openai::Fields,
-    place::{Hop, Placed, refused},
+    place::{Hop, Placed, Prompt, refused},
     route::{self, Asked, Send},
     settings::PrefillFallback,
     watch::{self, InFlight},
@@ -121,7 +125,7 @@ enum Prefilled {
 }
 
 /// Why there is no prefill.
-enum Failure {
+pub(super) enum Failure {
     /// The engine said so. Boxed, for its size.
     Answered(Box<(Answer, Placed)>),
     /// There was no answer, or no worker to ask.
@@ -140,30 +144,53 @@ pub(super) async fn serve(
     if let Err(error) = one_prompt(&asked.body).and_then(|()| decodable(&app, &mut asked, split.decode)) {
         return in_flight.refuse(error);
     }
-    let fallback = app.settings.prefill_fallback == PrefillFallback::Decode;
-    let (params, by) = match prefill(&app, &head, &asked, &split).await {
+    let in_flight = match bypass::serve(&app, in_flight, &head, &asked, &split).await {
+        Tried::Answered(response) => return response,
+        Tried::Split(in_flight) => in_flight,
+    };
+    let mut set = Arc::clone(&split.set);
+    let first = match place_prefill(&app, &asked.prompt, &asked.set, &mut set, split.prefill, &[]) {
+        Ok(placed) if bootstrap::possible(&placed) => {
+            return bootstrap::serve(app, in_flight, head, asked, split, placed).await;
+        }
+        first => first,
+    };
+    let (params, by) = match prefill(&app, &head, &asked, &split, first).await {
         Ok(Prefilled::HandedOver { params, by }) => (Some(params), by),
         Ok(Prefilled::Ended { answer, by }) if !asked.streams && one_answer(&asked.body) => {
             let told = asked.hints.metadata.worker_id.then(|| worker_id(by, None));
             return in_flight.answer(answer, told);
         }
         Ok(Prefilled::Ended { by, .. } | Prefilled::Missing { by }) => (None, by),
-        Err(failure) if fallback && failure.is_the_worker_s() => {
-            let alone = Hop { phase: Phase::Aggregated, pin: split.decode.pin };
-            let Asked { model, set, prompt, hints, body, .. } = asked;
-            let send = Send { model, set, prompt, hints, body, hop: alone, prefiller: None };
-            return route::send(app, in_flight, head, send).await;
+        Err(failure) => {
+            let send = asked.decoding(split.decode, None);
+            return after_failure(app, in_flight, head, send, failure).await;
         }
-        Err(Failure::Answered(answered)) => return watch::relay_failure(*answered, in_flight),
-        Err(Failure::Refused(error)) => return in_flight.refuse(error),
     };
     let body = match decode_body(&asked.body, params.as_deref()) {
         Ok(body) => body,
         Err(error) => return in_flight.refuse(error),
     };
-    let Asked { model, set, prompt, hints, .. } = asked;
-    let send = Send { model, set, prompt, hints, body, hop: split.decode, prefiller: Some(by) };
+    let send = Send { body, ..asked.decoding(split.decode, Some(by)) };
     route::send(app, in_flight, head, send).await
+}
+
+/// Ends a request whose prefill failed, or has the decode worker go on alone with `send`, if that is allowed and may help.
+pub(super) async fn after_failure(
+    app: Arc<App>,
+    in_flight: InFlight,
+    head: Parts,
+    send: Send,
+    failure: Failure,
+) -> Response {
+    match failure {
+        failure if app.settings.prefill_fallback == PrefillFallback::Decode && failure.is_the_worker_s() => {
+            let hop = Hop { phase: Phase::Aggregated, ..send.hop };
+            route::send(app, in_flight, head, Send { hop, prefiller: None, ..send }).await
+        }
+        Failure::Answered(answered) => watch::relay_failure(*answered, in_flight),
+        Failure::Refused(error) => in_flight.refuse(error),
+    }
 }
 
 impl Failure {
@@ -204,21 +231,22 @@ fn latest(app: &App, known: &Arc<SetView>) -> Option<Arc<SetView>> {
     view.sets.iter().find(|set| set.key == known.key && !Arc::ptr_eq(set, known)).cloned()
 }
 
-/// Chooses a prefill worker and books the prompt there, in the set as it is by then.
-fn place_prefill(
+/// Chooses a prefill worker and books the prompt there, in the set as it is by then: `decode` knows who they are.
+pub(super) fn place_prefill(
     app: &App,
-    asked: &Asked,
+    prompt: &Prompt,
+    decode: &Arc<SetView>,
     set: &mut Arc<SetView>,
     hop: Hop,
     avoid: &[WorkerId],
 ) -> Result<Placed, ApiError> {
     loop {
-        let refusal = match app.place(set, &asked.prompt, hop, avoid) {
+        let refusal = match app.place(set, prompt, hop, avoid) {
             Ok(placed) => return Ok(placed),
             Err(refusal) => refusal,
         };
         // What the decode set knows of it now: a set that is paired no more has a configuration that nobody resolved.
-        let now = latest(app, &asked.set).unwrap_or_else(|| Arc::clone(&asked.set));
+        let now = latest(app, decode).unwrap_or_else(|| Arc::clone(decode));
         match &now.prefill {
             PrefillPool::Active(next)
                 if refusal.kind() == RefusalKind::Unavailable && !Arc::ptr_eq(next, set) =>
@@ -248,8 +276,15 @@ const REQUEST_ID: &str = "x-request-id";
 /// Largest answer to a prefill that is read, in bytes.
 const LIMIT: usize = 64 << 20;
 
-async fn prefill(app: &App, head: &Parts, asked: &Asked, split: &Split) -> Result<Prefilled, Failure> {
-    let outcome = try_prefill(app, head, asked, split).await;
+/// Has the prompt computed by the worker that it was placed on, if it was.
+async fn prefill(
+    app: &App,
+    head: &Parts,
+    asked: &Asked,
+    split: &Split,
+    first: Result<Placed, ApiError>,
+) -> Result<Prefilled, Failure> {
+    let outcome = try_prefill(app, head, asked, split, first).await;
     app.counters.prefill(match &outcome {
         Ok(Prefilled::HandedOver { .. }) => Handover::HandedOver,
         Ok(Prefilled::Ended { .. }) => Handover::Ended,
@@ -259,15 +294,27 @@ async fn prefill(app: &App, head: &Parts, asked: &Asked, split: &Split) -> Resul
     outcome
 }
 
-async fn try_prefill(app: &App, head: &Parts, asked: &Asked, split: &Split) -> Result<Prefilled, Failure> {
-    let body = prefill_body(&asked.body).map_err(Failure::Refused)?;
+/// The head of the prefill hop: the client's rank is one of the decode worker's.
+pub(super) fn prefill_head(head: &Parts) -> Parts {
     let mut head = head.clone();
-    // The client's rank is one of the decode worker's.
     head.headers.remove("x-data-parallel-rank");
+    head
+}
+
+async fn try_prefill(
+    app: &App,
+    head: &Parts,
+    asked: &Asked,
+    split: &Split,
+    first: Result<Placed, ApiError>,
+) -> Result<Prefilled, Failure> {
+    let body = prefill_body(&asked.body).map_err(Failure::Refused)?;
+    let head = prefill_head(head);
     let mut avoid: Vec<WorkerId> = Vec::new();
     let mut set = Arc::clone(&split.set);
+    let mut next = first;
     let (answer, placed) = loop {
-        let placed = place_prefill(app, asked, &mut set, split.prefill, &avoid).map_err(Failure::Refused)?;
+        let placed = next.map_err(Failure::Refused)?;
         let worker = Arc::clone(&placed.member.worker);
         let sent = route::for_rank(&head, &placed);
         match app.pool.forward(&worker.url, &sent, body.clone()).await {
@@ -278,20 +325,27 @@ async fn try_prefill(app: &App, head: &Parts, asked: &Asked, split: &Split) -> R
                 return Err(Failure::Refused(ApiError::upstream(&error)));
             }
         }
+        next = place_prefill(app, &asked.prompt, &asked.set, &mut set, split.prefill, &avoid);
     };
+    let by = (placed.choice.worker.0, placed.choice.rank.0);
+    let answer = read_whole(app, answer, placed).await?;
+    Ok(read_answer(app, answer, by))
+}
+
+/// Reads a prefill's answer to its end, at which what was booked goes back.
+pub(super) async fn read_whole(app: &App, answer: Answer, placed: Placed) -> Result<Bytes, Failure> {
     if !answer.status().is_success() {
         warn!(worker = %placed.choice.worker, status = %answer.status(), "prefill failed");
         return Err(Failure::Answered(Box::new((answer, placed))));
     }
-    let by = (placed.choice.worker.0, placed.choice.rank.0);
+    let worker = placed.choice.worker;
     let Placed { booking, member, .. } = placed;
     let watch = Prefilling { _booking: booking, member, counters: Arc::clone(&app.counters) };
     let read = Limited::new(answer.relay(watch).into_body(), LIMIT).collect().await;
-    let answer = read.map(http_body_util::Collected::to_bytes).map_err(|error| {
-        warn!(worker = by.0, %error, "prefill failed: its answer broke off");
+    read.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        warn!(%worker, %error, "prefill failed: its answer broke off");
         Failure::Refused(ApiError::bad_gateway("the prefill worker's answer broke off"))
-    })?;
-    Ok(read_answer(app, answer, by))
+    })
 }
 
 fn read_answer(app: &App, answer: Bytes, by: Prefiller) -> Prefilled {
@@ -348,7 +402,7 @@ impl InFlight {
 }
 
 impl Counters {
-    fn prefill(&self, handover: Handover) {
+    pub(super) fn prefill(&self, handover: Handover) {
         self.prefills[handover as usize].fetch_add(1, Relaxed);
     }
 

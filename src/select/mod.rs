@@ -6,8 +6,12 @@
 //! with the loads: [`Selector::admit`] decides and books in one step, [`Selector::explain`] only decides. The
 //! rows stay in the [`Scratch`], so that every choice can be explained candidate by candidate.
 //!
+//! [`ConditionalDisagg`] is the one rule that is not about who, but about how many: whether a request whose prompt could be
+//! computed by one worker and decoded by another goes to the second alone.
+//!
 //! Nothing here waits, and nothing here reads the index, a clock or a random source of its own.
 
+mod bypass;
 mod candidate;
 mod choice;
 pub mod cost;
@@ -22,6 +26,7 @@ mod selector;
 mod strategy;
 mod tuning;
 
+pub use bypass::{BypassFacts, BypassPolicy, BypassVerdict, ConditionalDisagg, Level, UnknownBypassPolicy};
 pub use candidate::{Member, Row, Scratch};
 pub use choice::Choice;
 pub use decide::decide;

@@ -1,6 +1,6 @@
 //! What an operator can set about a choice.
 
-use super::Overrides;
+use super::{BypassPolicy, ConditionalDisagg, Overrides};
 use crate::device::DEFAULT_ACCELERATOR_TO_CPU_RATIO;
 use std::num::NonZeroU32;
 
@@ -36,6 +36,8 @@ pub struct Tuning {
     pub router_assume_kv_reuse: bool,
     /// Whether prompt tokens waiting for prefill count as load. Default true.
     pub router_track_prefill_tokens: bool,
+    /// When a decode set computes prompts itself, though there are prefill workers; `None`: never. Default `None`.
+    pub conditional_disagg: Option<ConditionalDisagg>,
     /// How many CPU slots one accelerator is worth, for mode `device-aware-weighted`. Default 8.
     pub accelerator_to_cpu_ratio: NonZeroU32,
 }
@@ -54,6 +56,7 @@ impl Default for Tuning {
             router_track_output_blocks: false,
             router_assume_kv_reuse: true,
             router_track_prefill_tokens: true,
+            conditional_disagg: None,
             accelerator_to_cpu_ratio: DEFAULT_ACCELERATOR_TO_CPU_RATIO,
         }
     }
@@ -80,6 +83,15 @@ pub enum TuningError {
     /// Output blocks are to be counted where no blocks are.
     #[error("router_track_output_blocks requires router_track_active_blocks=true")]
     OutputWithoutActive,
+    /// How busy prefill workers are is to be judged, and by nothing.
+    #[error(
+        "the policy {policy} needs prefill_busy_threshold (conditional_disagg_prefill_busy_threshold on a card): how many \
+         of its largest batches may wait at a prefill worker that is not busy"
+    )]
+    NoPrefillBusyThreshold {
+        /// The policy that asks.
+        policy: BypassPolicy,
+    },
 }
 
 impl Tuning {
@@ -106,7 +118,7 @@ impl Tuning {
         if self.router_track_output_blocks && !self.router_track_active_blocks {
             return Err(TuningError::OutputWithoutActive);
         }
-        Ok(())
+        self.conditional_disagg.map_or(Ok(()), |rule| rule.validate())
     }
 
     /// Applies Dynamo's legacy `overlap_score_weight`: it is the prefill scale, and 0 also takes the credit.
@@ -141,7 +153,7 @@ pub(super) fn weight(field: &'static str, value: f64) -> Result<(), TuningError>
     if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(TuningError::Weight { field }) }
 }
 
-fn share(field: &'static str, value: f64) -> Result<(), TuningError> {
+pub(super) fn share(field: &'static str, value: f64) -> Result<(), TuningError> {
     if (0.0..=1.0).contains(&value) { Ok(()) } else { Err(TuningError::Share { field }) }
 }
 

@@ -82,6 +82,12 @@ pub struct Facts {
     pub model_type: Option<Stated<ModelType>>,
     /// Whether its block hashes look one token ahead.
     pub eagle: Option<Stated<bool>>,
+    /// KV blocks of one rank, in all.
+    pub total_kv_blocks: Option<Stated<u64>>,
+    /// Tokens of one rank's largest batch.
+    pub max_num_batched_tokens: Option<Stated<u64>>,
+    /// Port at which decode engines meet it, if it computes prompts for them.
+    pub bootstrap_port: Option<Stated<u16>>,
     /// Its KV events.
     pub events: Option<Stated<KvEvents>>,
 }
@@ -99,6 +105,9 @@ impl Facts {
             worker_type: self.worker_type.or(below.worker_type),
             model_type: self.model_type.or(below.model_type),
             eagle: self.eagle.or(below.eagle),
+            total_kv_blocks: self.total_kv_blocks.or(below.total_kv_blocks),
+            max_num_batched_tokens: self.max_num_batched_tokens.or(below.max_num_batched_tokens),
+            bootstrap_port: self.bootstrap_port.or(below.bootstrap_port),
             events: self.events.or(below.events),
         }
     }
@@ -126,6 +135,9 @@ impl Facts {
             entry("worker type", self.worker_type.as_ref(), |role| role.name().to_owned()),
             entry("model type", self.model_type.as_ref(), ModelType::to_string),
             entry("eagle", self.eagle.as_ref(), bool::to_string),
+            entry("KV blocks", self.total_kv_blocks.as_ref(), u64::to_string),
+            entry("tokens of a batch", self.max_num_batched_tokens.as_ref(), u64::to_string),
+            entry("bootstrap port", self.bootstrap_port.as_ref(), u16::to_string),
             entry("KV events", self.events.as_ref(), KvEvents::to_string),
         ]
         .into_iter()

@@ -133,6 +133,18 @@ fn every_error_has_its_text() {
             "conditional_disagg_enabled requires router mode kv and use_kv_events=true",
         ),
         ("--router-conditional-disagg-config {}", "requires router_conditional_disagg"),
+        (
+            "--router-mode kv --router-conditional-disagg --router-conditional-disagg-config {\"policy\":\"prefill_load\"}",
+            "the policy prefill_load needs prefill_busy_threshold",
+        ),
+        (
+            "--router-mode kv --router-conditional-disagg --router-conditional-disagg-config []",
+            "not a JSON object. It is a JSON object with any of policy",
+        ),
+        (
+            "--load-aware --router-conditional-disagg",
+            "conditional_disagg_enabled requires router mode kv and use_kv_events=true",
+        ),
         ("--router-approximate-cache-policy lru", "lru requires use_kv_events=false"),
         ("--router-tracking-hash keyed-xxh3-v1", "requires router_tracking_key_file"),
         (
@@ -162,8 +174,9 @@ fn every_error_has_its_text() {
             let error = build_with_file::<Frontend>(&[], &[], &as_section(&words)).unwrap_err();
             assert!(error.contains(&text), "{args}, in a file: {error}");
         }
-        // The same on a card. Which mode needs what is the frontend's to check there, and the weights of no other are read.
-        if let Some(refusal) = cards::refusal(&words).filter(|_| !text.contains("requires router mode kv")) {
+        // The same on a card. Which mode needs what is the frontend's to check there.
+        let refusal = if text.contains("requires router mode kv") { None } else { cards::refusal(&words) };
+        if let Some(refusal) = refusal {
             let text = cards::as_worded_there(&text);
             assert!(refusal.contains(&text), "{args}, on a card: {refusal}, and not {text}");
         }

@@ -1,6 +1,6 @@
 //! Flags, environment and file: what wins, and what is told.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
 
 use kvroute::{
     config::flags::{Built, Environment, Frontend, Kind, RouterFlags, Source, TABLE, Worker},
@@ -66,7 +66,6 @@ fn an_empty_variable_is_an_unset_one() {
 
 #[test]
 fn a_variable_that_is_not_text_is_named() {
-    use std::os::unix::ffi::OsStringExt as _;
     let lookup = |name: &str| (name == "DYN_ROUTER_MODE").then(|| OsString::from_vec(vec![0xff]));
     let error = RouterFlags::<Worker>::none().resolve(&Environment::new(&lookup), None).unwrap_err();
     assert_eq!(error.to_string(), "DYN_ROUTER_MODE is not UTF-8 text");

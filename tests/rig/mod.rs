@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every scenario uses a part of the rig")]
 
+pub(crate) mod pools;
 pub(crate) mod upstream;
 
 use std::{

@@ -93,9 +93,10 @@ fn events(set: &SetView) -> Said {
             format!("kv_events_endpoint has its cache followed, and router mode {mode} does not look at it");
         return (!none).then_some((Severity::Hint, text));
     }
-    // What decode workers have cached counts for nothing beside prefill workers.
-    if silent.is_empty() || is_load_aware(&set.config.tuning) || matches!(set.prefill, PrefillPool::Active(_))
-    {
+    let bypasses = set.config.tuning.conditional_disagg.is_some();
+    // What decode workers have cached counts beside prefill workers only where it may make do without them.
+    let counts_for_nothing = !bypasses && matches!(set.prefill, PrefillPool::Active(_));
+    if silent.is_empty() || is_load_aware(&set.config.tuning) || counts_for_nothing {
         return None;
     }
     silent.dedup();

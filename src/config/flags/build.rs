@@ -3,8 +3,8 @@
 use thiserror::Error;
 
 use super::{
-    Field, Given, Group, Role, Setting, Settings, Source, Status, Value, Warning, presets, row, rules::Rule,
-    tuning,
+    Field, Given, Group, Role, Setting, Settings, Source, Status, Value, Warning, conditional_disagg,
+    presets, row, rules::Rule, tuning,
 };
 use crate::{
     fleet::{Namespaces, RouterConfig},
@@ -67,6 +67,17 @@ pub enum BuildError {
         needs: &'static str,
         /// What is accepted.
         accepted: String,
+    },
+    /// A rule of conditional disaggregation that does not read, or cannot work.
+    #[error(
+        "{setting}: {problem}. It is a JSON object with any of policy (isl_bounding, isl_or_load, prefill_load), \
+         eff_isl_threshold, eff_isl_ratio_threshold, prefill_busy_threshold and decode_busy_threshold"
+    )]
+    ConditionalDisagg {
+        /// As given.
+        setting: Setting,
+        /// What is wrong.
+        problem: String,
     },
     /// A mode nobody knows.
     #[error(transparent)]
@@ -132,10 +143,10 @@ fn is_withheld<R: Role>(setting: &Setting) -> bool {
 }
 
 /// Other modes do not look at the weights, and carry the defaults.
-fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, TuningError> {
+fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, BuildError> {
     let base = R::default_config().map_or_else(Tuning::default, |config| config.tuning);
     let tuning = if mode == Mode::Kv {
-        tuning::tuning(settings, base)
+        Tuning { conditional_disagg: conditional_disagg::read(settings)?, ..tuning::tuning(settings, base) }
     } else {
         Tuning { accelerator_to_cpu_ratio: tuning::ratio(settings), ..Tuning::default() }
     };
@@ -176,7 +187,9 @@ pub fn problems<R: Role>(given: &Given<R>) -> Vec<(Field, BuildError)> {
     let mut settings = given.settings.clone();
     presets::apply_old_weight(&mut settings, &mut Vec::new());
     presets::apply(&mut settings, &mut Vec::new());
-    broken_rules(&settings).chain(refused(&settings)).collect()
+    let unreadable = conditional_disagg::read(&settings).err();
+    let unreadable = unreadable.map(|error| (Field::ConditionalDisaggConfig, error));
+    broken_rules(&settings).chain(refused(&settings)).chain(unreadable).collect()
 }
 
 /// A worker without a mode: a flag is a mistake, a shared environment is not.

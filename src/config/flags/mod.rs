@@ -14,6 +14,7 @@
 //! value that asks for nothing; one that another flag overrules is warned of.
 
 mod build;
+mod conditional_disagg;
 mod environment;
 mod field;
 mod given;

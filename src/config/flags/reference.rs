@@ -79,14 +79,21 @@ pub fn sample_section() -> String {
                     [router]\n"
             .to_owned();
     for row in TABLE.iter().filter(|row| row.status == Status::Works && row.deprecated.is_none()) {
-        let (help, accepted, key) = (row.help, row.accepted(), row.file_key());
+        let about = format!("\n# {} ({})\n# {}", row.help, row.accepted(), row.file_key());
+        // What is unset has no value that could stand there.
         text += &match given::default::<Frontend>(row.field) {
-            Value::Unset => format!("\n# {help} ({accepted}; unset)\n#{key} = \"{}\"\n", row.value_name),
-            Value::Text(text) => format!("\n# {help} ({accepted})\n# {key} = \"{text}\"\n"),
-            value => format!("\n# {help} ({accepted})\n# {key} = {value}\n"),
+            Value::Unset => format!("{about}: unset\n"),
+            value => format!("{about} = {}\n", toml_value(value)),
         };
     }
     text
+}
+
+fn toml_value(value: Value) -> String {
+    match value {
+        Value::Text(text) => format!("\"{text}\""),
+        value => value.to_string(),
+    }
 }
 
 fn flag(row: &Row) -> String {

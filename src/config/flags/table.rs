@@ -214,8 +214,7 @@ pub static TABLE: [Row; 62] = [
     Row::new(ConditionalDisagg, "router-conditional-disagg", "DYN_ROUTER_CONDITIONAL_DISAGG", Kv)
         .key("conditional_disagg_enabled")
         .switch("no-router-conditional-disagg", false)
-        .help("Whether short prompts are prefilled where they decode")
-        .refused("prefill and decode are not routed apart", "routing of prefill and decode workers"),
+        .help("Whether a decode worker that has most of a prompt cached computes the rest itself, beside prefill workers"),
     Row::new(
         ConditionalDisaggConfig,
         "router-conditional-disagg-config",
@@ -224,8 +223,10 @@ pub static TABLE: [Row; 62] = [
     )
     .key("conditional_disagg_policy")
     .text("JSON")
-    .help("When they are: a JSON object with policy and thresholds")
-    .refused("prefill and decode are not routed apart", "routing of prefill and decode workers"),
+    .help(
+        "When it does: policy (isl_bounding, prefill_load, isl_or_load), eff_isl_threshold, eff_isl_ratio_threshold, \
+         prefill_busy_threshold, decode_busy_threshold",
+    ),
     Row::new(PrefillPolicy, "router-prefill-policy", "DYN_ROUTER_PREFILL_POLICY", Kv)
         .text("NAME")
         .help("Policy that chooses prefill workers; default is the built-in one")

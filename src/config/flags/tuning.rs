@@ -23,6 +23,7 @@ pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
         AssumeKvReuse => Value::Switch(tuning.router_assume_kv_reuse),
         TrackPrefillTokens => Value::Switch(tuning.router_track_prefill_tokens),
         AcceleratorToCpuRatio => Value::Whole(tuning.accelerator_to_cpu_ratio.get().into()),
+        ConditionalDisagg => Value::Switch(tuning.conditional_disagg.is_some()),
         _ => return None,
     })
 }
@@ -49,6 +50,8 @@ pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
         router_track_output_blocks: settings.switch(TrackOutputBlocks),
         router_assume_kv_reuse: settings.switch(AssumeKvReuse),
         router_track_prefill_tokens: settings.switch(TrackPrefillTokens),
+        // Made of two fields, by `conditional_disagg`.
+        conditional_disagg: None,
         accelerator_to_cpu_ratio: ratio(settings),
     }
 }

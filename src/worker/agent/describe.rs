@@ -5,7 +5,7 @@ use tracing::{info, warn};
 
 use super::{AgentSettings, engine::Told};
 use crate::{
-    fleet::{SpecError, WorkerSpec},
+    fleet::{SpecError, WorkerSpec, WorkerType},
     worker::facts::{Facts, KvEvents, PublishKvEvents, Stated},
 };
 
@@ -112,6 +112,11 @@ fn fill(
     spec.worker_type = facts.worker_type.as_ref().map_or(spec.worker_type, |role| role.value);
     spec.model_type = facts.model_type.as_ref().map_or(spec.model_type, |known| known.value);
     spec.eagle = facts.eagle.as_ref().is_some_and(|eagle| eagle.value);
+    spec.total_kv_blocks = facts.total_kv_blocks.as_ref().map(|blocks| blocks.value);
+    // The operator's word on the role counts more than the engine's arguments.
+    let met = facts.bootstrap_port.as_ref().filter(|_| spec.worker_type == WorkerType::Prefill);
+    spec.bootstrap_port = met.map(|port| port.value);
+    spec.max_num_batched_tokens = facts.max_num_batched_tokens.as_ref().map(|tokens| tokens.value);
     if let Some(KvEvents::Published { endpoint, replay, direction }) = events {
         spec.kv_events_endpoint = Some(endpoint.clone());
         spec.kv_replay_endpoint.clone_from(replay);

@@ -1,5 +1,7 @@
 //! What an engine says of itself when it is asked.
 
+use std::str::FromStr;
+
 use http::Uri;
 use serde_json::Value;
 
@@ -61,8 +63,10 @@ impl Engine {
                     read_sources(&sources, &mut told.facts);
                 }
                 let page = self.caller.get(&self.url, METRICS).await.map_err(Unwell)?;
-                let block_size = cache_config_block_size(&String::from_utf8_lossy(&page.body));
-                told.facts.block_size = block_size.map(|size| by(size, METRICS));
+                let page = String::from_utf8_lossy(&page.body);
+                told.facts.block_size = cache_config(&page, "block_size").map(|size| by(size, METRICS));
+                told.facts.total_kv_blocks =
+                    cache_config(&page, "num_gpu_blocks").map(|blocks| by(blocks, METRICS));
             }
             Backend::Sglang => {
                 if let Some(server) = self.ask(SERVER).await? {
@@ -151,11 +155,12 @@ fn read_server_info(answer: &Value, facts: &mut Facts) {
     facts.events = Some(by(events, SERVER));
 }
 
-/// vLLM: the label of an otherwise uninteresting gauge.
-fn cache_config_block_size(page: &str) -> Option<u32> {
+/// vLLM: a label of an otherwise uninteresting gauge.
+fn cache_config<T: FromStr>(page: &str, label: &str) -> Option<T> {
     let line = page.lines().find_map(|line| line.strip_prefix("vllm:cache_config_info{"))?;
-    let value =
-        line.split_once("block_size=\"").filter(|(before, _)| before.is_empty() || before.ends_with(','));
+    let value = line
+        .split_once(&format!("{label}=\""))
+        .filter(|(before, _)| before.is_empty() || before.ends_with(','));
     value?.1.split('"').next()?.parse().ok()
 }
 
@@ -181,12 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn the_block_size_is_a_label() {
-        let page = "# HELP x\nvllm:cache_config_info{engine=\"0\",block_size=\"32\",dtype=\"auto\"} 1.0\n";
-        assert_eq!(cache_config_block_size(page), Some(32));
-        assert_eq!(cache_config_block_size("vllm:cache_config_info{block_size=\"8\"} 1"), Some(8));
-        assert_eq!(cache_config_block_size("vllm:cache_config_info{mamba_block_size=\"8\"} 1"), None);
-        assert_eq!(cache_config_block_size("vllm:cache_config_info{block_size=\"None\"} 1"), None);
+    fn block_size_and_number_of_blocks_are_labels() {
+        let block_size = |page| cache_config::<u32>(page, "block_size");
+        let page =
+            "# HELP x\nvllm:cache_config_info{engine=\"0\",block_size=\"32\",num_gpu_blocks=\"99\"} 1.0\n";
+        assert_eq!((block_size(page), cache_config(page, "num_gpu_blocks")), (Some(32), Some(99_u64)));
+        assert_eq!(block_size("vllm:cache_config_info{block_size=\"8\"} 1"), Some(8));
+        assert_eq!(block_size("vllm:cache_config_info{mamba_block_size=\"8\"} 1"), None);
+        assert_eq!(block_size("vllm:cache_config_info{block_size=\"None\"} 1"), None);
     }
 
     #[test]

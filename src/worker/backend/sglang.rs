@@ -11,6 +11,7 @@ use crate::{
 
 pub(super) fn read(options: &Options<'_>) -> Result<EngineArguments, ArgumentError> {
     let model = options.text(&["--served-model-name"])?.or(options.text(&["--model-path", "--model"])?);
+    let worker_type = worker_type(options)?;
     Ok(EngineArguments {
         host: options.text(&["--host"])?.map(|host| host.value),
         port: options.number(&["--port"])?.map(|port| port.value),
@@ -22,7 +23,8 @@ pub(super) fn read(options: &Options<'_>) -> Result<EngineArguments, ArgumentErr
                 let kind = if device.value == "cpu" { DeviceKind::Cpu } else { DeviceKind::Cuda };
                 Stated::new(kind, device.by)
             }),
-            worker_type: worker_type(options)?,
+            bootstrap_port: bootstrap_port(options, worker_type.as_ref())?,
+            worker_type,
             model_type: embeds(options.has("--is-embedding")),
             eagle: eagle(options)?,
             events: options.kv_events(|config| config["publisher"] == "zmq")?,
@@ -44,6 +46,18 @@ fn worker_type(options: &Options<'_>) -> Result<Option<Stated<WorkerType>>, Argu
     };
     Ok(Some(Stated::new(role, mode.by)))
 }
+
+/// A prefill engine can always be met.
+fn bootstrap_port(
+    options: &Options<'_>,
+    role: Option<&Stated<WorkerType>>,
+) -> Result<Option<Stated<u16>>, ArgumentError> {
+    let given = options.number(&["--disaggregation-bootstrap-port"])?;
+    let role = role.filter(|role| role.value == WorkerType::Prefill);
+    Ok(role.map(|role| given.unwrap_or_else(|| Stated::new(DEFAULT_BOOTSTRAP_PORT, role.by.clone()))))
+}
+
+const DEFAULT_BOOTSTRAP_PORT: u16 = 8998;
 
 /// With EAGLE the radix cache is keyed by pairs of tokens.
 fn eagle(options: &Options<'_>) -> Result<Option<Stated<bool>>, ArgumentError> {
@@ -81,6 +95,20 @@ mod tests {
     fn an_embedding_model_embeds() {
         let facts = read(&Options::parse(&words("--is-embedding --port 1"))).unwrap().facts;
         assert_eq!(facts.model_type.unwrap().value.to_string(), "embedding");
+    }
+
+    #[test]
+    fn a_prefill_engine_can_be_met_where_it_says_or_at_the_default() {
+        let port = |line: &str| {
+            let facts = read(&Options::parse(&words(line))).unwrap().facts;
+            facts.bootstrap_port.map(|port| (port.value, port.by))
+        };
+        let given = "--disaggregation-mode prefill --disaggregation-bootstrap-port 9001";
+        assert_eq!(port(given), Some((9001, source("--disaggregation-bootstrap-port"))));
+        let default = Some((8998, source("--disaggregation-mode")));
+        assert_eq!(port("--disaggregation-mode prefill"), default);
+        assert_eq!(port("--disaggregation-mode decode --disaggregation-bootstrap-port 9001"), None);
+        assert_eq!(port("--port 1"), None);
     }
 
     #[test]

@@ -27,10 +27,17 @@ pub(super) fn read(options: &Options<'_>) -> Result<EngineArguments, ArgumentErr
             first_rank,
             ranks,
             model_type: embeds(pooling.map(|_| "--runner")),
+            max_num_batched_tokens: batch(options)?,
             events,
             ..Facts::default()
         },
     })
+}
+
+/// vLLM also reads `8k` and the like, which is left to it: what is not known then is how busy its prefill is.
+fn batch(options: &Options<'_>) -> Result<Option<Stated<u64>>, ArgumentError> {
+    let given = options.text(&["--max-num-batched-tokens"])?;
+    Ok(given.and_then(|given| Some(Stated::new(given.value.parse().ok()?, given.by))))
 }
 
 /// A publisher without a name is ZMQ once events are switched on.
@@ -73,6 +80,14 @@ mod tests {
         assert_eq!(model("serve a/b --port 1"), from("a/b", "model_tag"));
         assert_eq!(model("a/b --served_model_name n m --port 1"), from("n", "--served_model_name"));
         assert_eq!(model("--port 1"), None);
+    }
+
+    #[test]
+    fn the_size_of_a_batch_is_read_where_it_is_a_plain_number() {
+        let batch = |line: &str| facts(line).max_num_batched_tokens.map(|batch| batch.value);
+        assert_eq!(batch("m --max-num-batched-tokens 4096"), Some(4096));
+        assert_eq!(batch("m --max-num-batched-tokens=8k"), None);
+        assert_eq!(batch("m"), None);
     }
 
     #[test]
