@@ -13,7 +13,7 @@ mod process;
 mod rig;
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader},
     net::TcpListener,
     process::{Command, Stdio},
 };
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::{
-    process::{Process, send_signal},
+    process::{Process, file, send_signal},
     rig::{Http, MODEL, TINY, chat, eventually, prose},
 };
 
@@ -44,12 +44,6 @@ fn curl(line: &str) -> Option<(&str, Value)> {
         serde_json::from_str(body.strip_suffix('\'').expect("a closing quote")).expect("JSON")
     });
     Some((url, body))
-}
-
-fn file(text: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    file
 }
 
 /// The mode that `kvroute frontend` with these arguments and variables routes by.

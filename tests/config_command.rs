@@ -12,31 +12,22 @@
 mod process;
 mod rig;
 
-use std::io::Write as _;
-
 use kvroute::{
-    config::ConfigFile,
+    config::{
+        ConfigFile,
+        flags::{Status, TABLE},
+    },
     fleet::{RouterConfig, WorkerSpec},
+    frontend::AdminToken,
     select::{Mode, Tuning},
     worker::mock::MockEngine,
 };
 use serde_json::Value;
-use tempfile::NamedTempFile;
 
 use crate::{
-    process::{Ended, Process},
+    process::{Ended, Process, file, path},
     rig::{Rig, TINY, engine_settings, plan, worker},
 };
-
-fn file(text: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    file
-}
-
-fn path(file: &NamedTempFile) -> &str {
-    file.path().to_str().unwrap()
-}
 
 fn check(text: &str) -> Ended {
     let file = file(text);
@@ -186,6 +177,13 @@ fn the_settings_shown_are_the_keys_of_the_file() {
     keys.sort_unstable();
     names.sort_unstable();
     assert_eq!(names, keys);
+    let router = shown["router"].as_array().unwrap();
+    let names: Vec<_> = router.iter().map(|setting| setting["name"].as_str().unwrap()).collect();
+    let working = TABLE.iter().filter(|row| row.status == Status::Works);
+    assert_eq!(names, working.map(|row| row.flag).collect::<Vec<_>>());
+    for setting in settings.iter().chain(router) {
+        assert_eq!(setting["from"], "default", "{setting}");
+    }
 }
 
 #[test]
@@ -247,7 +245,7 @@ async fn a_running_frontend_is_asked_for_its_sets() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_admin_listener_with_a_token_is_shown_it() {
     let mut plan = plan(Mode::RoundRobin, Vec::new());
-    plan.settings.admin_token = Some("s3cret".to_owned());
+    plan.settings.admin_token = AdminToken::new("s3cret").ok();
     let rig = Rig::start_plan(plan, Vec::new()).await;
     let admin = rig.admin();
     let without = run(&["config", "show", "--admin", &admin], &[]).await;

@@ -9,12 +9,14 @@
     reason = "a failed expectation is how a test reports"
 )]
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, fmt::Debug, process::Command};
 
 use kvroute::config::{
-    ConfigFile,
+    ConfigFile, WorkerFile,
     flags::{Field, TABLE, Value},
 };
+
+use serde::de::DeserializeOwned;
 
 const REFERENCE: &str = include_str!("../docs/configuration.md");
 
@@ -103,13 +105,13 @@ fn flags_variables_and_defaults_are_those_of_help() {
         let mut shown = shown(command);
         let all = shown.len();
         // They have a page of their own, made from their table.
-        shown.retain(|(flag, ..)| TABLE.iter().all(|row| row.flag != &flag[2..]));
-        let router = match command.split(' ').next() {
-            Some("mock") => 0,
-            Some("worker") => TABLE.iter().filter(|row| !row.frontend_only()).count(),
-            _ => TABLE.len(),
+        let router: Vec<_> = match command.split(' ').next() {
+            Some("mock") => Vec::new(),
+            Some("worker") => TABLE.iter().filter(|row| !row.frontend_only()).collect(),
+            _ => TABLE.iter().collect(),
         };
-        assert_eq!(all - shown.len(), router, "{command}");
+        shown.retain(|(flag, ..)| router.iter().all(|row| row.flag != &flag[2..]));
+        assert_eq!(all - shown.len(), router.len(), "{command}");
         assert!(shown.len() > 5, "{command}: {shown:?}");
         let missing: Vec<_> = shown.difference(&described).collect();
         let foreign: Vec<_> = described.difference(&shown).collect();
@@ -121,8 +123,8 @@ fn flags_variables_and_defaults_are_those_of_help() {
 }
 
 /// The keys that a table of a file takes, as its error for an unknown one lists them.
-fn accepted(table: &str) -> BTreeSet<String> {
-    let error = toml::from_str::<ConfigFile>(&format!("{table}\nno-such-key = 1")).unwrap_err();
+fn accepted<File: DeserializeOwned + Debug>(table: &str) -> BTreeSet<String> {
+    let error = toml::from_str::<File>(&format!("{table}\nno-such-key = 1")).unwrap_err();
     let (_, list) = error.message().split_once("expected one of ").unwrap_or_else(|| panic!("{error}"));
     list.split(", ").map(|key| key.trim_matches('`').to_owned()).collect()
 }
@@ -135,20 +137,26 @@ fn keys_of(flags: BTreeSet<Flag>) -> BTreeSet<String> {
 fn keys_of_the_file_are_those_described() {
     let mut frontend = keys_of(described("## `kvroute frontend`"));
     assert!(frontend.remove("config") && frontend.remove("worker"));
-    assert_eq!(accepted("[frontend]"), frontend);
+    assert_eq!(accepted::<ConfigFile>("[frontend]"), frontend);
+    let mut worker = keys_of(described("### Of every worker"));
+    assert!(worker.remove("worker_config") && worker.remove("no_publish_kv_events"));
+    assert_eq!(accepted::<WorkerFile>("[worker]"), worker);
+    assert_eq!(accepted::<WorkerFile>("[engine]"), keys_of(described("### Beside a running engine")));
     for table in ["[[model]]", "[[worker]]"] {
         let described: BTreeSet<_> = rows(section(&format!("### `{table}`")))
             .map(|cells| cells[0].trim_matches('`').to_owned())
             .collect();
-        assert_eq!(accepted(table), described, "{table}");
+        assert_eq!(accepted::<ConfigFile>(table), described, "{table}");
     }
 }
 
 #[test]
-fn the_sample_file_reads() {
-    let (_, rest) = REFERENCE.split_once("```toml\n").unwrap();
-    let (sample, _) = rest.split_once("```").unwrap();
-    let file: ConfigFile = toml::from_str(sample).unwrap();
+fn the_sample_files_read() {
+    let samples = REFERENCE.split("```toml\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
+    let [frontend, worker] = samples.collect::<Vec<_>>()[..] else { panic!("not two samples") };
+    let file: WorkerFile = toml::from_str(worker).unwrap();
+    assert_eq!(file.router.get(Field::RouterMode), Some(&Value::Text("kv".to_owned())));
+    let file: ConfigFile = toml::from_str(frontend).unwrap();
     assert_eq!((file.model.len(), file.worker.len()), (1, 1));
     assert_eq!(file.router.get(Field::RouterMode), Some(&Value::Text("kv".to_owned())));
 }

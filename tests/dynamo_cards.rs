@@ -170,11 +170,7 @@ fn keys_that_ask_for_nothing_are_accepted() {
 #[test]
 fn keys_that_ask_for_something_are_refused_by_name() {
     for (key, value) in [
-        ("router_tracking_hash", json!("keyed-xxh3-v1")),
-        ("router_tracking_key_file", json!("/k")),
-        ("router_tracking_key_id", json!("a")),
         ("enable_session_prefix_index", json!(true)),
-        ("shared_cache_multiplier", json!(0.5)),
         ("shared_cache_type", json!("hicache")),
         ("router_queue_threshold", json!(1.5)),
         ("router_policy_config", json!("/policy.yaml")),
@@ -188,6 +184,21 @@ fn keys_that_ask_for_something_are_refused_by_name() {
             read(&json!({ "router_mode": "k_v", "kv_router_config": { key: value.clone() } })).unwrap_err();
         let says = format!("{key} = {value} is not supported by this version; leave it out or set it to ");
         assert!(error.contains(&says), "{key}: {error}");
+    }
+    // Keys that need each other are refused together.
+    for (keys, key) in [
+        (
+            json!({
+                "router_tracking_hash": "keyed-xxh3-v1",
+                "router_tracking_key_file": "/k",
+                "router_tracking_key_id": "a",
+            }),
+            "router_tracking_hash",
+        ),
+        (json!({ "shared_cache_type": "hicache", "shared_cache_multiplier": 0.5 }), "shared_cache_type"),
+    ] {
+        let error = read(&json!({ "router_mode": "k_v", "kv_router_config": keys })).unwrap_err();
+        assert!(error.contains(&format!("{key} = {} is not supported", keys[key])), "{error}");
     }
 }
 

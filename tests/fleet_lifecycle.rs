@@ -515,6 +515,50 @@ fn a_drained_worker_stays_a_member_and_takes_nothing() {
     assert_eq!(view.worker(id).unwrap().exclusion(now), Some(Exclusion::Draining));
 }
 
+/// Who is drained by its id is drained until its successor comes: a heartbeat, or the same worker that registers again,
+/// changes nothing.
+#[test]
+fn a_drain_ends_with_the_incarnation_that_was_drained() {
+    let (fleet, recorder) = fleet();
+    let started = |ms| WorkerSpec { registered_ms: ms, ..spec(Some(1), "m", 2) };
+    let drains = || exclusion(&fleet, 1) == Some(Exclusion::Draining);
+    let slots = || fleet.view().members().map(|(_, member)| name(member.slot)).collect::<Vec<_>>();
+    let id = fleet.register(started(Some(10)), Some(HOUR)).unwrap();
+    // An agent that was started again beside the same engine, before the drain.
+    fleet.register(started(Some(20)), Some(HOUR)).unwrap();
+    assert!(fleet.drain(id) && drains());
+    let before = slots();
+    for same in [Some(20), None] {
+        fleet.register(started(same), Some(HOUR)).unwrap();
+        assert!(fleet.heartbeat(id) && drains(), "{same:?}");
+    }
+    assert_eq!(slots(), before);
+    fleet.register(started(Some(30)), Some(HOUR)).unwrap();
+    assert!(!drains());
+    assert!(
+        slots().iter().all(|slot| !before.contains(slot)),
+        "nothing of what was drained is its successor's"
+    );
+    assert_eq!(recorder.0.state.lock().closed.len(), 2);
+    assert_eq!(fleet.view().worker(id).unwrap().registered_ms, 30);
+}
+
+/// The successor comes with its own time, so an old configuration that was drained out does not take its place back.
+#[test]
+fn a_drained_worker_s_successor_queues_behind_those_who_came_meanwhile() {
+    let (fleet, _) = fleet_with(RouterConfig::default(), OnConfigMismatch::KeepFirst);
+    let old = |ms| WorkerSpec { registered_ms: Some(ms), ..spec(Some(1), "m", 1) };
+    let new = WorkerSpec { router_config: mode(Mode::Kv), registered_ms: Some(20), ..spec(Some(2), "m", 1) };
+    fleet.register(old(10), None).unwrap();
+    fleet.register(new, None).unwrap();
+    assert_eq!(admitted(&fleet), [1]);
+    fleet.drain(WorkerId(1));
+    assert_eq!(admitted(&fleet), [2]);
+    fleet.register(old(30), None).unwrap();
+    assert_eq!(admitted(&fleet), [2]);
+    assert_eq!(exclusion(&fleet, 1), Some(Exclusion::ConflictingConfiguration));
+}
+
 #[test]
 fn an_inhibited_worker_is_back_after_a_few_seconds() {
     let (fleet, _) = fleet();
@@ -631,6 +675,8 @@ struct Known {
     about: About,
     lease_hours: Option<u32>,
     draining: bool,
+    /// When it was started, as it said last.
+    started_ms: Option<u64>,
 }
 
 /// What a fleet is, said as plainly as possible.
@@ -650,7 +696,8 @@ impl Model {
         let time = about.registered_ms.unwrap_or(1_000 + self.arrivals);
         let began = self.began.entry((about.set(), about.cohort())).or_insert(time);
         *began = time.min(*began);
-        self.workers.insert(id, Known { about, lease_hours, draining: false }).is_none()
+        let started_ms = about.registered_ms;
+        self.workers.insert(id, Known { about, lease_hours, draining: false, started_ms }).is_none()
     }
 
     fn retain(&mut self, stays: impl Fn(u64, &Known) -> bool) -> Vec<u64> {
@@ -780,6 +827,15 @@ proptest! {
                 Step::Register { id, of, lease_hours, broken } => {
                     model.peak = model.peak.max(model.members().len() + of.ranks as usize);
                     recorder.0.state.lock().broken = broken.into_iter().collect();
+                    let succeeds = |known: &Known| {
+                        known.about.is(of)
+                            && known.draining
+                            && of.registered_ms.is_some()
+                            && of.registered_ms != known.started_ms
+                    };
+                    if let Some(id) = id.filter(|id| model.workers.get(id).is_some_and(succeeds)) {
+                        model.retain(|known, _| known != id);
+                    }
                     let present = id.and_then(|id| model.workers.get_mut(&id));
                     let fails = broken.is_some_and(|rank| rank < of.ranks);
                     let result = fleet.register(of.spec(id), lease_hours.map(|hours| HOUR * hours));
@@ -787,6 +843,7 @@ proptest! {
                         (Some(known), Ok(_)) => {
                             prop_assert!(known.about.is(of));
                             known.lease_hours = known.lease_hours.and(lease_hours);
+                            known.started_ms = of.registered_ms.or(known.started_ms);
                         }
                         (Some(known), Err(RegistrationError::IdTaken { .. })) => {
                             prop_assert!(!known.about.is(of));

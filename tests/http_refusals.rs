@@ -16,10 +16,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
-use kvroute::{select::Mode, worker::mock::MockSettings};
+use kvroute::{
+    select::Mode,
+    worker::mock::{MockEngine, MockSettings},
+};
 use serde_json::json;
 
-use crate::rig::{Answer, MODEL, Rig, chat, engine_settings, eventually, prose};
+use crate::rig::{Answer, MODEL, Rig, chat, embedder, engine_settings, eventually, plan, prose};
 
 fn assert_error(answer: &Answer, status: u16, needle: &str) {
     assert_eq!(answer.status.as_u16(), status, "{}", answer.text);
@@ -39,7 +42,8 @@ async fn send(rig: &Rig, method: Method, url: &str, headers: &[(&str, &str)], bo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_public_listener_says_what_it_takes() {
-    let rig = Rig::start(Mode::Kv, 1).await;
+    let engine = MockEngine::start(engine_settings()).await.unwrap();
+    let rig = Rig::assemble(plan(Mode::Kv, vec![embedder(1, &engine)]), vec![engine]).await;
     let at = |path: &str| format!("{}{path}", rig.public());
     let body = chat("you are brief", "hello").to_string();
 

@@ -17,6 +17,7 @@ use http::Method;
 use kvroute::{
     cli::assemble,
     fleet::WorkerSpec,
+    frontend::AdminToken,
     select::Mode,
     worker::mock::{Endpoint, MockEngine, MockSettings},
 };
@@ -252,7 +253,7 @@ async fn a_description_that_cannot_be_used_is_refused_by_field() {
 async fn the_admin_token_guards_everything_on_its_listener() {
     let upstream = Upstream::start(plain).await;
     let mut plan = plan(Mode::RoundRobin, vec![upstream.worker(1, MODEL)]);
-    plan.settings.admin_token = Some("s3cret".to_owned());
+    plan.settings.admin_token = AdminToken::new("s3cret").ok();
     let frontend = assemble(plan).await.unwrap();
     let (http, admin) = (Http::new(), format!("http://{}", frontend.admin_addr()));
     let newcomer = description(&upstream.worker(2, MODEL), 30.0);

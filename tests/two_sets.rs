@@ -25,7 +25,11 @@ use kvroute::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rig::{Answer, Rig, TINY, chat, engine_settings, plan, prose, worker};
+use crate::rig::{
+    Answer, MODEL, Rig, TINY, chat, engine_settings, plan, prose,
+    upstream::{Upstream, plain},
+    worker,
+};
 
 const CACHED: &str = "cached";
 const SPREAD: &str = "spread";
@@ -193,6 +197,27 @@ async fn a_model_may_have_two_sets() {
     for _ in 0..12 {
         assert_eq!(rig.post("/v1/chat/completions", &body).await.worker(), 2);
     }
+}
+
+/// Sets of one model share its requests by how many of their workers take some.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_model_are_shared_by_the_numbers_of_workers() {
+    let upstreams = [Upstream::start(plain).await, Upstream::start(plain).await];
+    let of = |id: u64, upstream: &Upstream, component: &str| WorkerSpec {
+        component: component.to_owned(),
+        ..upstream.worker(id, MODEL)
+    };
+    let [large, small] = &upstreams;
+    let mut workers: Vec<_> = (1..4).map(|id| of(id, large, "large")).collect();
+    workers.push(of(4, small, "small"));
+    let rig = Rig::assemble(plan(Mode::RoundRobin, workers), Vec::new()).await;
+    for _ in 0..200 {
+        assert_eq!(rig.post("/v1/chat/completions", &chat("a", "b")).await.status, 200);
+    }
+    // 150 of 200 expected; 40 off is more than six standard deviations.
+    let (of_large, of_small) = (large.recorded().len(), small.recorded().len());
+    assert_eq!(of_large + of_small, 200);
+    assert!((110..=190).contains(&of_large), "{of_large} of 200");
 }
 
 #[test]

@@ -14,13 +14,14 @@ mod rig;
 use http_body_util::BodyExt as _;
 use kvroute::{
     config::FrontendPlan,
+    fleet::WorkerSpec,
     select::Mode,
     worker::mock::{MockEngine, MockSettings},
 };
 use serde_json::{Value, json};
 
 use crate::rig::{
-    MODEL, Rig, chat, engine_settings, plan, prose,
+    MODEL, Rig, chat, embedder, engine_settings, plan, prose,
     upstream::{PLAIN, Upstream, plain},
     worker,
 };
@@ -194,7 +195,12 @@ async fn a_conversation_with_an_image_is_known_up_to_it() {
 async fn the_other_routes_go_by_load_and_are_counted_apart() {
     for mode in [Mode::Kv, Mode::LeastLoaded] {
         let slow = MockSettings { speedup: 1.0, ..engine_settings() };
-        let rig = Rig::start_with(mode, vec![slow, engine_settings()]).await;
+        let mut engines = Vec::new();
+        for settings in [slow, engine_settings()] {
+            engines.push(MockEngine::start(settings).await.unwrap());
+        }
+        let workers = (1..).zip(&engines).map(|(id, engine)| embedder(id, engine)).collect();
+        let rig = Rig::assemble(plan(mode, workers), engines).await;
         let mut long = chat(&prose(3, 60), "be long");
         (long["stream"], long["max_tokens"]) = (json!(true), json!(60));
         long["nvext"] = json!({ "backend_instance_id": 1 });
@@ -215,7 +221,9 @@ async fn the_other_routes_go_by_load_and_are_counted_apart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_other_routes_pass_through_as_they_are() {
     let upstream = Upstream::start(plain).await;
-    let rig = Rig::assemble(plan(Mode::Kv, vec![upstream.worker(1, MODEL)]), Vec::new()).await;
+    let model_type = "chat,embedding".parse().unwrap();
+    let worker = WorkerSpec { model_type, ..upstream.worker(1, MODEL) };
+    let rig = Rig::assemble(plan(Mode::Kv, vec![worker]), Vec::new()).await;
     let body = json!({ "model": MODEL, "input": "hello", "messages": "of another kind" });
     for path in ["/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank"] {
         let answer = rig.post(path, &body).await;

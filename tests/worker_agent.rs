@@ -22,6 +22,7 @@ use http::{HeaderValue, Method, StatusCode, Uri};
 use kvroute::{
     config::FrontendPlan,
     fleet::{RouterConfig, WorkerSpec},
+    frontend::AdminToken,
     select::{Mode, Tuning},
     worker::{
         agent::{self, AgentSettings, DescribeError, Pace},
@@ -292,7 +293,7 @@ async fn a_refused_worker_is_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_token_opens_the_admin_listener() {
     let mut plan = plan(Mode::Kv, Vec::new());
-    plan.settings.admin_token = Some("s3cret".to_owned());
+    plan.settings.admin_token = AdminToken::new("s3cret").ok();
     let (engine, rig) = (engine().await, Rig::start_plan(plan, Vec::new()).await);
     let count = async || {
         let (url, headers) = (format!("{}/v1/workers", rig.admin()), [("authorization", "Bearer s3cret")]);

@@ -24,19 +24,9 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::{
-    process::Process,
+    process::{FREE_PORTS, Process},
     rig::{MODEL, Rig, chat, engine_settings, eventually, plan, with_lasting_ports},
 };
-
-/// Where a mock engine listens on ports of its own.
-const FREE_PORTS: [&str; 6] = [
-    "--http",
-    "127.0.0.1:0",
-    "--kv-events-endpoint",
-    "tcp://127.0.0.1:*",
-    "--kv-replay-endpoint",
-    "tcp://127.0.0.1:*",
-];
 
 /// A frontend that routes by round-robin, so that a set in mode kv has it from its card.
 async fn frontend() -> Rig {
@@ -217,7 +207,8 @@ fn attached() -> Command {
 fn no_collision(name: &str, worker: &Command, engine: &[&str]) {
     let worker = long_options(worker);
     assert!(worker.len() >= 10 && worker.iter().any(|option| option == "frontend"), "{worker:?}");
-    let router: Vec<_> = TABLE.iter().flat_map(Row::spellings).map(str::to_owned).collect();
+    let router = TABLE.iter().filter(|row| !row.workers_have_their_own);
+    let router: Vec<_> = router.flat_map(Row::spellings).map(str::to_owned).collect();
     let everywhere = ["log", "log-format"].map(str::to_owned);
     let mut own: Vec<_> = worker.iter().chain(&router).chain(&everywhere).collect();
     let count = own.len();

@@ -64,12 +64,16 @@ pub async fn assemble(plan: FrontendPlan) -> Result<Frontend, AssembleError> {
 pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Result<Frontend, AssembleError> {
     let streams = FleetStreams::new(StreamSettings::default());
     let fleet = Fleet::new(plan.router.clone(), Box::new(streams.clone()));
-    let fleet = Arc::new(fleet.on_config_mismatch(plan.settings.on_config_mismatch));
+    let fleet = fleet.on_config_mismatch(plan.settings.on_config_mismatch);
+    let fleet = Arc::new(fleet.serving(plan.settings.namespaces.clone()));
     for spec in plan.workers {
         let url = spec.url.clone();
-        fleet.register(spec, None).map_err(|error| AssembleError::Worker { url, error: Box::new(error) })?;
+        match fleet.register(spec, None) {
+            // One file may be for the frontends of several namespaces.
+            Ok(_) | Err(RegistrationError::OtherNamespace { .. }) => {}
+            Err(error) => return Err(AssembleError::Worker { url, error: Box::new(error) }),
+        }
     }
-    let upstream = plan.settings.upstream.clone();
     let app = App::new(plan.settings, Arc::clone(&fleet), prompts, streams);
     let frontend = Frontend::start(app).await?;
     info!(
@@ -85,6 +89,6 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     if fleet.view().sets.is_empty() {
         warn!("no workers yet: give --worker, a file, or register them at POST /v1/workers");
     }
-    first_probe::probe(&fleet.view(), &upstream);
+    first_probe::probe(&fleet.view());
     Ok(frontend)
 }

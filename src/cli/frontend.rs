@@ -26,9 +26,9 @@ pub(super) struct FrontendCommand {
 impl FrontendCommand {
     pub(super) async fn run(self) -> Outcome {
         let file = self.file.config.as_deref().map(ConfigFile::read).transpose()?;
-        let router = router_config(&self.router, file.as_ref())?;
-        let enforce_disagg = router.enforces_disagg();
-        let plan = self.frontend.plan(router.config, &self.worker, file)?.enforce_disagg(enforce_disagg)?;
+        let router = router_config(&self.router, file.as_ref().map(ConfigFile::router_section))?;
+        let flags = router.of_the_frontend();
+        let plan = self.frontend.plan(router.config, &self.worker, file)?.with(flags)?;
         let mut signals = shutdown::signals()?;
         let frontend = assemble(plan).await?;
         signals.wait().await;

@@ -9,8 +9,8 @@ use tracing::{info, warn};
 use super::{Outcome, mock::with_flag, router::router_config, shutdown};
 use crate::{
     config::{
-        AttachArgs, MockArgs, WorkerArgs,
-        flags::{Built, Field, RouterFlags, Settings, Source, Worker},
+        AttachArgs, MockArgs, WorkerArgs, WorkerConfigError, WorkerFile,
+        flags::{Built, Environment, Field, RouterFlags, Settings, Source, Worker},
     },
     fleet::{RouterConfig, WorkerType},
     worker::{
@@ -87,8 +87,10 @@ impl WorkerCommand {
 impl AttachCommand {
     async fn run(self, backend: Backend) -> Outcome {
         let mut signals = shutdown::signals()?;
-        let advertised = advertised(&self.router)?;
-        let plan = self.attach.plan(backend, &self.worker, advertised, self.engine_arguments)?;
+        let file = self.worker.file()?;
+        let worker = self.worker.over(&Environment::process(), file.as_ref())?;
+        let advertised = advertised(&self.router, file.as_ref())?;
+        let plan = self.attach.plan(backend, &worker, file.as_ref(), advertised, self.engine_arguments)?;
         if !plan.not_applied.is_empty() {
             warn!(
                 arguments = without_secrets(&plan.not_applied),
@@ -103,7 +105,12 @@ impl AttachCommand {
 impl MockWorkerCommand {
     async fn run(self) -> Outcome {
         let mut signals = shutdown::signals()?;
-        let advertised = advertised(&self.router)?;
+        let file = self.worker.file()?;
+        if let Some(file) = file.as_ref().filter(|file| file.engine.is_some()) {
+            return Err(WorkerConfigError::MockEngine(file.path.clone()).into());
+        }
+        let worker = self.worker.over(&Environment::process(), file.as_ref())?;
+        let advertised = advertised(&self.router, file.as_ref())?;
         let arguments = MockArguments::try_parse_from(&self.engine_arguments)
             .map_err(|error| format!("mock engine: {}", error.to_string().trim_start_matches("error: ")))?;
         let settings = arguments.mock.settings()?;
@@ -111,7 +118,7 @@ impl MockWorkerCommand {
         info!(http = %engine.http_addr(), model = arguments.mock.model_name, "mock engine is up");
         let url = reachable(engine.http_addr())?;
         let facts = Facts { worker_type: stated_role(arguments.mock.role), ..Facts::default() };
-        let settings = self.worker.agent(Backend::Mock, url, facts, advertised)?;
+        let settings = worker.agent(Backend::Mock, url, facts, advertised)?;
         let outcome = agent::run(settings, signals.wait()).await;
         engine.stop().await;
         outcome?;
@@ -141,8 +148,9 @@ fn reachable(mut address: SocketAddr) -> Result<Uri, http::uri::InvalidUri> {
 /// that a whole cluster shares makes every worker advertise, which nobody may have meant.
 fn advertised(
     flags: &RouterFlags<Worker>,
+    file: Option<&WorkerFile>,
 ) -> Result<Option<RouterConfig>, Box<dyn std::error::Error + Send + Sync>> {
-    let Built { config, settings, .. } = router_config(flags, None)?;
+    let Built { config, settings, .. } = router_config(flags, file.map(WorkerFile::router_section))?;
     match &config {
         Some(config) => {
             let (source, from) = origin(&settings);

@@ -24,7 +24,7 @@ use std::{
 };
 
 use clap::Args;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
 
 use super::{
@@ -98,12 +98,28 @@ impl ConfigFile {
     /// # Errors
     /// See [`FileError`].
     pub fn read(path: &Path) -> Result<Self, FileError> {
-        let text =
-            fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })?;
-        let file: Self = toml::from_str(&text)
-            .map_err(|error| FileError::Parse { path: path.to_owned(), error: Box::new(error) })?;
-        Ok(Self { path: path.to_owned(), ..file })
+        Ok(Self { path: path.to_owned(), ..read_toml(path)? })
     }
+
+    /// The router flags and where they are from.
+    #[must_use]
+    pub fn router_section(&self) -> (&Path, &RouterSection) {
+        (&self.path, &self.router)
+    }
+}
+
+/// A file's text as what its keys make.
+pub(super) fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
+    let text = fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })?;
+    toml::from_str(&text).map_err(|error| FileError::Parse { path: path.to_owned(), error: Box::new(error) })
+}
+
+/// The example in the docs of a source file.
+#[cfg(test)]
+pub(super) fn example(source: &str) -> String {
+    let lines = source.lines().map_while(|line| line.strip_prefix("//!"));
+    let lines: Vec<_> = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+    lines.split(|line| line.starts_with("```")).nth(1).unwrap().join("\n")
 }
 
 #[cfg(test)]
@@ -113,10 +129,7 @@ mod tests {
 
     #[test]
     fn the_example_above_reads() {
-        let lines = include_str!("file.rs").lines().map_while(|line| line.strip_prefix("//!"));
-        let lines: Vec<_> = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-        let example = lines.split(|line| line.starts_with("```")).nth(1).unwrap().join("\n");
-        let file: ConfigFile = toml::from_str(&example).unwrap();
+        let file: ConfigFile = toml::from_str(&example(include_str!("file.rs"))).unwrap();
         assert_eq!(file.router.get(Field::RouterMode), Some(&Value::Text("kv".to_owned())));
         assert_eq!((file.model.len(), file.worker.len()), (1, 1));
     }

@@ -1,9 +1,8 @@
 //! The flags of `kvroute frontend`, and what they become.
 
 use std::{
-    fs,
     net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -12,7 +11,11 @@ use clap::Args;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::file::{ConfigFile, FileError, ModelEntry};
+use super::{
+    file::{ConfigFile, FileError, ModelEntry},
+    flags::OfTheFrontend,
+    token::read_token,
+};
 use crate::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::{FrontendSettings, PrefillFallback},
@@ -132,15 +135,16 @@ pub enum ConfigError {
 }
 
 impl FrontendPlan {
-    /// The plan with what the router flag `--enforce-disagg` says, which is no part of a router configuration.
+    /// The plan with what router flags say that are no part of a router configuration.
     ///
     /// # Errors
     /// [`ConfigError::EnforcedFallback`].
-    pub fn enforce_disagg(mut self, enforce: bool) -> Result<Self, ConfigError> {
-        if enforce && self.settings.prefill_fallback != PrefillFallback::None {
+    pub fn with(mut self, flags: OfTheFrontend) -> Result<Self, ConfigError> {
+        if flags.enforce_disagg && self.settings.prefill_fallback != PrefillFallback::None {
             return Err(ConfigError::EnforcedFallback);
         }
-        self.settings.enforce_disagg = enforce;
+        self.settings.enforce_disagg = flags.enforce_disagg;
+        self.settings.namespaces = flags.namespaces;
         Ok(self)
     }
 }
@@ -201,8 +205,9 @@ impl FrontendArgs {
             admin_token,
             max_body_bytes: self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes),
             drain_timeout: seconds(self.drain_timeout.or(below.drain_timeout), default.drain_timeout),
-            // The router flag says so, see `cli`.
+            // Router flags say these two, see `FrontendPlan::with`.
             enforce_disagg: default.enforce_disagg,
+            namespaces: default.namespaces,
             prefill_fallback: self
                 .prefill_fallback
                 .or(below.prefill_fallback)
@@ -262,15 +267,6 @@ fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
             Err(format!("{key} fits a [[worker]] of a file only (--config)"))
         }
         _ => Ok(toml::Value::String(text.to_owned())),
-    }
-}
-
-/// The token in a file; the error says what is wrong with the file.
-pub(super) fn read_token(path: &Path) -> Result<String, String> {
-    match fs::read_to_string(path) {
-        Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
-        Ok(_) => Err("the file is empty; put the token on its first line".to_owned()),
-        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -357,9 +353,10 @@ mod tests {
         let error = plan("", open.clone(), &[]).unwrap_err().to_string();
         assert!(error.contains("--admin-token-file"), "{error}");
         let token = tempfile::NamedTempFile::new().unwrap();
-        fs::write(token.path(), "s3cret\n").unwrap();
+        std::fs::write(token.path(), "s3cret\n").unwrap();
         let closed = FrontendArgs { admin_token_file: Some(token.path().into()), ..open };
-        assert_eq!(plan("", closed, &[]).unwrap().settings.admin_token.as_deref(), Some("s3cret"));
+        let token = plan("", closed, &[]).unwrap().settings.admin_token.unwrap();
+        assert_eq!(token.authorization(), "Bearer s3cret");
     }
 
     #[test]

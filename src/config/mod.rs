@@ -13,7 +13,10 @@ mod frontend;
 mod log;
 mod mock;
 mod origin;
+mod suggest;
+mod token;
 mod worker;
+mod worker_file;
 
 pub use check::{Finding, Report, Severity, check};
 pub use engine_arguments::set_apart;
@@ -24,4 +27,6 @@ pub use frontend::{ConfigError, FrontendArgs, FrontendPlan};
 pub use log::{LogArgs, LogFormat};
 pub use mock::{EngineArgs, MockArgs};
 pub use origin::{FlagOrigins, Origin};
+pub(crate) use token::read_token;
 pub use worker::{AttachArgs, WorkerArgs, WorkerConfigError, WorkerPlan};
+pub use worker_file::WorkerFile;

@@ -3,16 +3,22 @@
 //! They share a command line with the router's flags and the engine's, so none may be spelled like one of those. What
 //! the mock engine takes itself is not among its worker flags.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use ahash::AHashSet;
 use clap::{ArgAction, Args, value_parser};
 use http::{HeaderValue, Uri};
+use serde::Deserialize;
 use thiserror::Error;
 
-use super::frontend::read_token;
+use super::{
+    file::FileError,
+    flags::{Environment, EnvironmentError},
+    token::read_token,
+    worker_file::{WorkerFile, lease_secs},
+};
 use crate::{
-    fleet::{DeviceKind, RouterConfig, StreamDirection, WorkerSpec, WorkerType},
+    fleet::{DeviceKind, ModelType, RouterConfig, StreamDirection, WorkerSpec, WorkerType},
     worker::{
         agent::{AgentSettings, DescribeError, Pace},
         backend::{ArgumentError, Backend},
@@ -24,15 +30,22 @@ use crate::{
 const REGISTRATION: &str = "Registration";
 const ENGINE: &str = "Engine";
 
-/// Flags of every worker.
-#[derive(Args, Clone, Debug)]
+/// What a lease may be, in seconds.
+pub(super) const LEASE_SECS: RangeInclusive<i64> = 1..=3600;
+
+/// Flags of every worker. The same names, with underscores, are the keys of `[worker]` in a file.
+#[derive(Args, Deserialize, Clone, Debug, Default)]
+#[serde(deny_unknown_fields, default)]
 pub struct WorkerArgs {
-    /// Admin listener of a frontend to register at; several are separated by commas
+    /// TOML file with the same settings, those of the engine and the router flags; flags and environment win over it
+    #[arg(long, env = "KVROUTE_WORKER_CONFIG", value_name = "FILE", help_heading = REGISTRATION)]
+    #[serde(skip)]
+    pub worker_config: Option<PathBuf>,
+    /// Admin listener of a frontend to register at; several are separated by commas [default: http://127.0.0.1:9091]
     #[arg(
         long,
         env = "KVROUTE_FRONTEND",
         value_delimiter = ',',
-        default_value = "http://127.0.0.1:9091",
         value_name = "URL,...",
         help_heading = REGISTRATION
     )]
@@ -41,19 +54,20 @@ pub struct WorkerArgs {
     #[arg(long, env = "KVROUTE_FRONTEND_TOKEN_FILE", value_name = "FILE", help_heading = REGISTRATION)]
     pub frontend_token_file: Option<PathBuf>,
     /// Seconds that a frontend keeps the worker without a heartbeat, 1 to 3600; one is sent every third of it
+    /// [default: 10]
     #[arg(
         long,
         env = "KVROUTE_LEASE_SECS",
-        default_value_t = 10,
         value_name = "SECONDS",
-        value_parser = value_parser!(u32).range(1..=3600),
+        value_parser = value_parser!(u32).range(LEASE_SECS),
         help_heading = REGISTRATION
     )]
-    pub lease_secs: u32,
+    #[serde(deserialize_with = "lease_secs")]
+    pub lease_secs: Option<u32>,
     /// Number of the worker in metrics, explain and pins [default: given out by each frontend]
     #[arg(long, env = "KVROUTE_WORKER_ID", value_name = "N", help_heading = REGISTRATION)]
     pub worker_id: Option<u64>,
-    /// First part of the worker set's address [default: default]
+    /// First part of the worker set's address; where it is not given, DYN_NAMESPACE counts [default: default]
     #[arg(long, env = "KVROUTE_NAMESPACE", value_name = "NAME", help_heading = REGISTRATION)]
     pub namespace: Option<String>,
     /// Second part of it [default: backend]
@@ -67,14 +81,22 @@ pub struct WorkerArgs {
     pub advertise_url: Option<String>,
     /// Announce KV events, and do not register without knowing where they are [default: announce them if known]
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "no_publish_kv_events", help_heading = ENGINE)]
+    #[serde(skip)]
     pub publish_kv_events: bool,
     /// Announce no KV events: the worker is routed by load alone
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "publish_kv_events", help_heading = ENGINE)]
+    #[serde(skip)]
     pub no_publish_kv_events: bool,
+    /// What a file says of the same.
+    #[arg(skip)]
+    #[serde(rename = "publish_kv_events")]
+    pub publish: Option<bool>,
 }
 
-/// Flags of a worker beside an engine that runs already.
-#[derive(Args, Clone, Debug, Default)]
+/// Flags of a worker beside an engine that runs already. The same names, with underscores, are the keys of `[engine]` in
+/// a file.
+#[derive(Args, Deserialize, Clone, Debug, Default)]
+#[serde(deny_unknown_fields, default)]
 #[command(next_help_heading = ENGINE)]
 pub struct AttachArgs {
     /// Base URL of the engine's OpenAI-compatible server [default: http://127.0.0.1 with the engine's port]
@@ -96,6 +118,10 @@ pub struct AttachArgs {
     /// aggregated]
     #[arg(long, value_name = "ROLE", value_parser = role)]
     pub worker_type: Option<WorkerType>,
+    /// Parts of the API that the model serves: chat, completions, embedding, images, audios, videos, tensor, joined by
+    /// commas [default: of the engine arguments, else chat,completions]
+    #[arg(long, value_name = "LIST")]
+    pub model_type: Option<ModelType>,
     /// ZMQ endpoint of the engine's KV events, of rank 0 [default: of the engine arguments, else what the engine says]
     #[arg(long, value_name = "ENDPOINT", conflicts_with = "no_publish_kv_events")]
     pub kv_events_endpoint: Option<String>,
@@ -116,6 +142,25 @@ pub struct WorkerPlan {
 /// Worker flags that do not make a worker.
 #[derive(Debug, Error)]
 pub enum WorkerConfigError {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file whose settings do not go together.
+    #[error("{path}: {problem}")]
+    Contradiction {
+        /// The file.
+        path: PathBuf,
+        /// What does not, and what to do.
+        problem: &'static str,
+    },
+    /// The variable that may say the namespace.
+    #[error(transparent)]
+    Variable(#[from] EnvironmentError),
+    /// A file that describes an engine to a command that brings its own.
+    #[error(
+        "{0}: [engine] describes an engine that runs already; kvroute worker mock starts its own: leave it out"
+    )]
+    MockEngine(PathBuf),
     /// A URL.
     #[error(
         "{flag} {text}: accepted is http://HOST:PORT, with a path if the server has a prefix; TLS is not built in"
@@ -157,7 +202,8 @@ pub enum WorkerConfigError {
 }
 
 impl AttachArgs {
-    /// What a worker beside a running engine starts with; the engine's arguments are read for the card.
+    /// What a worker beside a running engine starts with; `worker` has the file's settings already, whose `[engine]` is in
+    /// `file`. The engine's arguments are read for the card.
     ///
     /// # Errors
     /// See [`WorkerConfigError`].
@@ -165,11 +211,14 @@ impl AttachArgs {
         self,
         backend: Backend,
         worker: &WorkerArgs,
+        file: Option<&WorkerFile>,
         router_config: Option<RouterConfig>,
         engine_arguments: Vec<String>,
     ) -> Result<WorkerPlan, WorkerConfigError> {
         let read = backend.read(&engine_arguments)?;
-        let engine = match &self.engine_url {
+        let below = file.and_then(|file| Some((file.path.display(), file.engine.clone()?)));
+        let engine_url = self.engine_url.clone().or_else(|| below.as_ref()?.1.engine_url.clone());
+        let engine = match &engine_url {
             Some(text) => url("--engine-url", text)?,
             None => {
                 let host = connectable(read.host.as_deref().unwrap_or("127.0.0.1"));
@@ -177,22 +226,26 @@ impl AttachArgs {
                 url("--host", &format!("http://{host}:{port}"))?
             }
         };
-        let facts = self.facts().or(read.facts);
+        let filed = below.map(|(path, engine)| engine.facts(|key| format!("{key} in {path}")));
+        let flags = self.facts(|key| format!("--{}", key.replace('_', "-")));
+        let facts = flags.or(filed.unwrap_or_default()).or(read.facts);
         let agent = worker.agent(backend, engine, facts, router_config)?;
         Ok(WorkerPlan { agent, not_applied: engine_arguments })
     }
 
-    fn facts(self) -> Facts {
+    /// What is stated here; `by` makes of a key who says so.
+    fn facts(self, by: impl Fn(&str) -> String) -> Facts {
         let events = self.kv_events_endpoint.map(|endpoint| {
             let (replay, direction) = (self.kv_replay_endpoint, StreamDirection::Connect);
-            Stated::new(KvEvents::Published { endpoint, replay, direction }, "--kv-events-endpoint")
+            Stated::new(KvEvents::Published { endpoint, replay, direction }, by("kv_events_endpoint"))
         });
         Facts {
-            model: self.model_name.map(|name| Stated::new(name, "--model-name")),
-            block_size: self.engine_block_size.map(|size| Stated::new(size, "--engine-block-size")),
-            ranks: self.engine_ranks.map(|ranks| Stated::new(ranks, "--engine-ranks")),
-            device: self.engine_device.map(|device| Stated::new(device, "--engine-device")),
-            worker_type: self.worker_type.map(|role| Stated::new(role, "--worker-type")),
+            model: self.model_name.map(|name| Stated::new(name, by("model_name"))),
+            block_size: self.engine_block_size.map(|size| Stated::new(size, by("engine_block_size"))),
+            ranks: self.engine_ranks.map(|ranks| Stated::new(ranks, by("engine_ranks"))),
+            device: self.engine_device.map(|device| Stated::new(device, by("engine_device"))),
+            model_type: self.model_type.map(|parts| Stated::new(parts, by("model_type"))),
+            worker_type: self.worker_type.map(|role| Stated::new(role, by("worker_type"))),
             events,
             ..Facts::default()
         }
@@ -200,6 +253,40 @@ impl AttachArgs {
 }
 
 impl WorkerArgs {
+    /// The file, if there is one.
+    ///
+    /// # Errors
+    /// See [`WorkerFile::read`].
+    pub fn file(&self) -> Result<Option<WorkerFile>, WorkerConfigError> {
+        self.worker_config.as_deref().map(WorkerFile::read).transpose()
+    }
+
+    /// These flags, `DYN_NAMESPACE` and, where they say nothing, a file's.
+    ///
+    /// # Errors
+    /// [`WorkerConfigError::Variable`].
+    pub fn over(
+        self,
+        environment: &Environment<'_>,
+        file: Option<&WorkerFile>,
+    ) -> Result<Self, WorkerConfigError> {
+        let below = file.map_or_else(Self::default, |file| file.worker.clone());
+        Ok(Self {
+            worker_config: self.worker_config,
+            frontend: if self.frontend.is_empty() { below.frontend } else { self.frontend },
+            frontend_token_file: self.frontend_token_file.or(below.frontend_token_file),
+            lease_secs: self.lease_secs.or(below.lease_secs),
+            worker_id: self.worker_id.or(below.worker_id),
+            namespace: self.namespace.or(environment.text("DYN_NAMESPACE")?).or(below.namespace),
+            component: self.component.or(below.component),
+            endpoint: self.endpoint.or(below.endpoint),
+            advertise_url: self.advertise_url.or(below.advertise_url),
+            publish_kv_events: self.publish_kv_events,
+            no_publish_kv_events: self.no_publish_kv_events,
+            publish: below.publish,
+        })
+    }
+
     /// What the agent of an engine at `engine` starts with.
     ///
     /// # Errors
@@ -211,8 +298,10 @@ impl WorkerArgs {
         facts: Facts,
         router_config: Option<RouterConfig>,
     ) -> Result<AgentSettings, WorkerConfigError> {
-        let frontends: Vec<_> =
-            self.frontend.iter().map(|text| url("--frontend", text)).collect::<Result<_, _>>()?;
+        let frontends: Vec<_> = match self.frontend.as_slice() {
+            [] => vec![Uri::from_static(DEFAULT_FRONTEND)],
+            given => given.iter().map(|text| url("--frontend", text)).collect::<Result<_, _>>()?,
+        };
         let mut seen = AHashSet::new();
         if let Some(again) = frontends.iter().find(|frontend| !seen.insert(*frontend)) {
             return Err(WorkerConfigError::FrontendTwice(again.to_string()));
@@ -243,7 +332,7 @@ impl WorkerArgs {
             advertised,
             frontends,
             authorization: self.authorization()?,
-            lease: Duration::from_secs(u64::from(self.lease_secs)),
+            lease: Duration::from_secs(u64::from(self.lease_secs.unwrap_or(DEFAULT_LEASE_SECS))),
             facts,
             publish_kv_events: self.publish_kv_events(),
             spec,
@@ -254,23 +343,28 @@ impl WorkerArgs {
     }
 
     fn publish_kv_events(&self) -> PublishKvEvents {
-        match (self.publish_kv_events, self.no_publish_kv_events) {
-            (true, _) => PublishKvEvents::Yes,
-            (false, true) => PublishKvEvents::No,
-            (false, false) => PublishKvEvents::AsTheEngineSays,
+        let flag = match (self.publish_kv_events, self.no_publish_kv_events) {
+            (true, _) => Some(true),
+            (false, true) => Some(false),
+            (false, false) => None,
+        };
+        match flag.or(self.publish) {
+            Some(true) => PublishKvEvents::Yes,
+            Some(false) => PublishKvEvents::No,
+            None => PublishKvEvents::AsTheEngineSays,
         }
     }
 
     fn authorization(&self) -> Result<Option<HeaderValue>, WorkerConfigError> {
         let Some(path) = &self.frontend_token_file else { return Ok(None) };
-        let failed = |problem| WorkerConfigError::Token { path: path.clone(), problem };
-        let token = read_token(path).map_err(failed)?;
-        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| failed("the token has characters that no header carries".to_owned()))?;
-        value.set_sensitive(true);
-        Ok(Some(value))
+        let token =
+            read_token(path).map_err(|problem| WorkerConfigError::Token { path: path.clone(), problem })?;
+        Ok(Some(token.authorization().clone()))
     }
 }
+
+const DEFAULT_FRONTEND: &str = "http://127.0.0.1:9091";
+const DEFAULT_LEASE_SECS: u32 = 10;
 
 fn url(flag: &'static str, text: &str) -> Result<Uri, WorkerConfigError> {
     let failed = || WorkerConfigError::Url { flag, text: text.to_owned() };
@@ -329,7 +423,7 @@ mod tests {
     fn plan(line: &str, engine: &str) -> Result<AgentSettings, String> {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let flags = Flags::try_parse_from(words(line)).map_err(|error| error.to_string())?;
-        let plan = flags.attach.plan(Backend::Vllm, &flags.worker, None, words(engine));
+        let plan = flags.attach.plan(Backend::Vllm, &flags.worker, None, None, words(engine));
         plan.map(|plan| plan.agent).map_err(|error| error.to_string())
     }
 

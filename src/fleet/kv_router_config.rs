@@ -217,16 +217,8 @@ impl KvRouterConfig {
     }
 
     fn refuse_unsupported(&self) -> Result<(), RouterConfigError> {
-        let invalid = |problem: &str| Err(RouterConfigError::Tuning(problem.to_owned()));
-        if self.durable_kv_events {
-            return invalid("durable_kv_events=true is not supported by this runtime");
-        }
-        if self.router_event_threads == 0 {
-            return invalid("router_event_threads must be at least 1");
-        }
-        // Written so that NaN does not pass.
-        if !self.router_ttl_secs.is_finite() || self.router_ttl_secs < 0.0 {
-            return invalid("router_ttl_secs must be greater than or equal to 0");
+        if let Some(problem) = self.problem() {
+            return Err(RouterConfigError::Tuning(problem));
         }
         // The multiplier was set, but to nothing.
         let given = Self {
@@ -266,5 +258,72 @@ impl From<&Tuning> for KvRouterConfig {
             conditional_disagg_decode_busy_threshold: rule.decode_busy_threshold.map(|share| share + 0.0),
             ..Self::default()
         }
+    }
+}
+
+/// What is wrong with a card whichever of its keys are supported: what nobody would take.
+impl KvRouterConfig {
+    /// A key out of its range, or keys that do not go together. The weights are judged as a tuning.
+    fn problem(&self) -> Option<String> {
+        let at_least_zero = [
+            ("router_ttl_secs", Some(self.router_ttl_secs)),
+            ("router_queue_threshold", self.router_queue_threshold),
+            ("router_predicted_ttl_secs", self.router_predicted_ttl_secs),
+        ];
+        let below = |value: f64| !(value.is_finite() && value >= 0.0);
+        if let Some((key, _)) = at_least_zero.into_iter().find(|(_, value)| value.is_some_and(below)) {
+            return Some(format!("{key} must be greater than or equal to 0"));
+        }
+        if self.overlap_score_weight.is_some_and(below) {
+            return Some("overlap_score_weight must be finite and non-negative".to_owned());
+        }
+        let broken = self.demands().into_iter().find(|(broken, _)| *broken);
+        broken.map(|(_, demand)| demand.to_owned())
+    }
+
+    /// Demands, each with whether it is broken.
+    fn demands(&self) -> [(bool, &'static str); 15] {
+        let load_model = self.router_prefill_load_model != "none";
+        let keyed = self.router_tracking_hash == "keyed-xxh3-v1";
+        let (file, id) = (self.router_tracking_key_file.as_deref(), self.router_tracking_key_id.as_deref());
+        let share = self.shared_cache_multiplier.unwrap_or(0.0);
+        [
+            (self.durable_kv_events, "durable_kv_events=true is not supported by this runtime"),
+            (self.router_event_threads == 0, "router_event_threads must be at least 1"),
+            (!(0.0..=1.0).contains(&share), "shared_cache_multiplier must be between 0 and 1"),
+            (
+                share > 0.0 && self.shared_cache_type == "none",
+                "shared_cache_multiplier above 0 requires a shared_cache_type",
+            ),
+            (
+                load_model && !self.router_track_prefill_tokens,
+                "router_prefill_load_model requires router_track_prefill_tokens=true",
+            ),
+            (
+                self.use_remote_indexer && self.serve_indexer,
+                "use_remote_indexer and serve_indexer are mutually exclusive",
+            ),
+            (
+                self.enable_session_prefix_index && !self.use_kv_events,
+                "enable_session_prefix_index requires use_kv_events=true",
+            ),
+            (
+                self.enable_session_prefix_index && self.use_remote_indexer,
+                "enable_session_prefix_index and use_remote_indexer are mutually exclusive",
+            ),
+            (
+                self.router_predicted_ttl_secs.is_some() && !self.use_kv_events,
+                "router_predicted_ttl_secs requires use_kv_events=true",
+            ),
+            (keyed && file.is_none(), "router_tracking_hash=keyed-xxh3-v1 requires router_tracking_key_file"),
+            (keyed && id.is_none(), "router_tracking_hash=keyed-xxh3-v1 requires router_tracking_key_id"),
+            (
+                !keyed && file.is_some(),
+                "router_tracking_key_file requires router_tracking_hash=keyed-xxh3-v1",
+            ),
+            (id.is_some_and(str::is_empty), "router_tracking_key_id must not be empty"),
+            (id.is_some_and(|id| id.trim() != id), "router_tracking_key_id must have no spaces around it"),
+            (!keyed && id.is_some(), "router_tracking_key_id requires router_tracking_hash=keyed-xxh3-v1"),
+        ]
     }
 }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{worker_set::SetKey, worker_spec::SpecError};
+use super::{namespaces::Namespaces, worker_set::SetKey, worker_spec::SpecError};
 use crate::slot::WorkerId;
 
 /// A worker that was not taken in.
@@ -29,6 +29,16 @@ pub enum RegistrationError {
         name: String,
         /// Whose it is.
         set: Box<SetKey>,
+    },
+    /// Its namespace is another frontend's.
+    #[error(
+        "namespace '{namespace}' is not served here: this frontend serves {served} (--namespace, --namespace-prefix)"
+    )]
+    OtherNamespace {
+        /// The worker's.
+        namespace: String,
+        /// What is served.
+        served: Namespaces,
     },
     /// Its event stream cannot be opened.
     #[error("kv_events_endpoint: {0}")]

@@ -19,6 +19,7 @@ use super::{
     fingerprint::Fingerprint,
     lease::Leases,
     mismatch::OnConfigMismatch,
+    namespaces::{Namespaces, Strangers},
     registration_error::RegistrationError,
     router_config::RouterConfig,
     stream_status::{StreamState, StreamStatus},
@@ -37,6 +38,15 @@ use crate::{
 struct Worker {
     info: Arc<WorkerInfo>,
     set: SetKey,
+    /// When it was started, as it said last.
+    started_ms: Option<u64>,
+}
+
+impl Worker {
+    /// Whether a registration that says this is a drained worker's successor under its id.
+    fn is_succeeded(&self, started_ms: Option<u64>) -> bool {
+        self.info.is_draining() && started_ms.is_some() && started_ms != self.started_ms
+    }
 }
 
 #[derive(Default)]
@@ -68,6 +78,8 @@ pub struct Fleet {
     streams: Box<dyn Streams>,
     frontend_config: RouterConfig,
     on_config_mismatch: OnConfigMismatch,
+    namespaces: Namespaces,
+    strangers: Strangers,
     epoch: Instant,
 }
 
@@ -94,6 +106,8 @@ impl Fleet {
             streams,
             frontend_config,
             on_config_mismatch: OnConfigMismatch::default(),
+            namespaces: Namespaces::default(),
+            strangers: Strangers::default(),
             epoch: Instant::now(),
         }
     }
@@ -102,6 +116,19 @@ impl Fleet {
     #[must_use]
     pub fn on_config_mismatch(self, policy: OnConfigMismatch) -> Self {
         Self { on_config_mismatch: policy, ..self }
+    }
+
+    /// The same, taking in workers of these namespaces only.
+    #[must_use]
+    pub fn serving(self, namespaces: Namespaces) -> Self {
+        Self { namespaces, ..self }
+    }
+
+    /// How many registrations were refused because their namespace is not served; a worker that tries again counts
+    /// again.
+    #[must_use]
+    pub fn strangers(&self) -> u64 {
+        self.strangers.seen()
     }
 
     /// The fleet now. Take it once a request.
@@ -137,19 +164,25 @@ impl Fleet {
 
     /// Takes a worker in; with `lease`, for that long unless heartbeats renew it. A worker that registers
     /// again under its id with the same description renews, under the new lease and with its old time; one that
-    /// stays without a lease goes on doing so.
+    /// stays without a lease goes on doing so. Who drains goes on draining, unless the registration says that the worker
+    /// was started at another time (`registered_ms`): what was drained is gone then, and its successor joins anew.
     ///
     /// # Errors
-    /// See [`RegistrationError`]; the fleet is then as it was.
+    /// See [`RegistrationError`]; the fleet is then as it was, but for a drained worker whose successor has no streams.
     pub fn register(
         &self,
         mut spec: WorkerSpec,
         lease: Option<Duration>,
     ) -> Result<WorkerId, RegistrationError> {
         let checked = spec.check()?;
+        if !self.namespaces.serve(&spec.namespace) {
+            self.strangers.note(&spec.namespace, &spec.url, &self.namespaces);
+            let (namespace, served) = (spec.namespace, self.namespaces.clone());
+            return Err(RegistrationError::OtherNamespace { namespace, served });
+        }
         let mut registry = self.registry.lock();
         if let Some(id) = spec.id.map(WorkerId)
-            && let Some(present) = registry.workers.get(&id)
+            && let Some(present) = registry.workers.get_mut(&id)
         {
             // The time says when a worker came, not what it is: one that was started again may renew.
             let known = WorkerSpec { registered_ms: spec.registered_ms, ..present.info.spec.clone() };
@@ -157,21 +190,26 @@ impl Fleet {
                 let url = present.info.url.to_string();
                 return Err(RegistrationError::IdTaken { id, url });
             }
-            self.leases.grant(id, lease, Instant::now());
-            return Ok(id);
+            if !present.is_succeeded(spec.registered_ms) {
+                present.started_ms = spec.registered_ms.or(present.started_ms);
+                self.leases.grant(id, lease, Instant::now());
+                return Ok(id);
+            }
+            self.let_go(&mut registry, &[id]);
         }
         let cohort = self.cohort_for(&mut registry, &checked)?;
         let id = registry.take_id(spec.id);
         // With its id, so that a worker that was given one can register again under it.
         spec.id = Some(id.0);
-        let registered_ms = registry.arrival_ms(spec.registered_ms);
+        let started_ms = spec.registered_ms;
+        let registered_ms = registry.arrival_ms(started_ms);
         let info = Arc::new(WorkerInfo::new(id, checked.url.clone(), spec, registered_ms));
         let members = self.open_ranks(&mut registry, &info, &checked, &cohort)?;
         let key = checked.card.set;
         info!(worker = %id, url = %info.url, set = %key, fingerprint = %cohort.fingerprint, "worker joined");
         registry.set_mut(&key, &cohort).join(&cohort, members, registered_ms);
         self.unreadable.forget(&info.spec.url);
-        registry.workers.insert(id, Worker { info, set: key });
+        registry.workers.insert(id, Worker { info, set: key, started_ms });
         self.leases.grant(id, lease, Instant::now());
         self.publish(&mut registry);
         Ok(id)
@@ -180,6 +218,9 @@ impl Fleet {
     /// Notes that a prefill worker of `model` at `url` announced itself with a card that cannot be read. For `length`
     /// a decode set beside it, if it has no other prefill workers, does not go on as if there were none.
     pub fn note_unreadable_prefill(&self, model: &str, namespace: &str, url: &str, length: Duration) {
+        if !self.namespaces.serve(namespace) {
+            return self.strangers.note(namespace, url, &self.namespaces);
+        }
         let mut registry = self.registry.lock();
         if self.unreadable.note([model, namespace, url], Instant::now(), length) {
             self.publish(&mut registry);

@@ -33,6 +33,9 @@ pub enum RouterConfigError {
     /// A value out of its range.
     #[error("kv_router_config: {0}")]
     Tuning(String),
+    /// The same of a key at the top, or of a threshold.
+    #[error("{0}")]
+    Value(String),
     /// A key that other modes than `kv` have no use for.
     #[error("kv_router_config: {0} requires router_mode k_v")]
     NeedsKv(&'static str),
@@ -92,6 +95,32 @@ struct LoadThresholdConfig {
     active_prefill_tokens_threshold_frac: Option<f64>,
 }
 
+impl Wire {
+    /// A value that nobody would take, whether or not the key is supported.
+    fn problem(&self) -> Option<String> {
+        let LoadThresholdConfig {
+            active_decode_blocks_threshold: share,
+            active_prefill_tokens_threshold_frac: factor,
+            ..
+        } = self.load_threshold_config;
+        if let Some(share) = share.filter(|share| !(0.0..=1.0).contains(share)) {
+            return Some(format!(
+                "active_decode_blocks_threshold must be between 0.0 and 1.0, and is {share}"
+            ));
+        }
+        if let Some(factor) = factor.filter(|factor| !(factor.is_finite() && *factor >= 0.0)) {
+            let key = "active_prefill_tokens_threshold_frac";
+            return Some(format!("{key} must be finite and non-negative, and is {factor}"));
+        }
+        if self.session_affinity_ttl_secs.is_some_and(|seconds| !(1..=31_536_000).contains(&seconds)) {
+            return Some("session_affinity_ttl_secs must be between 1 and 31536000".to_owned());
+        }
+        let mode = &self.session_affinity_mode;
+        let known = ["hard", "soft"].contains(&mode.as_str());
+        (!known).then(|| format!("invalid session affinity mode \"{mode}\"; expected 'hard' or 'soft'"))
+    }
+}
+
 /// Refuses a key that stands at anything but the value that asks for nothing.
 pub(super) fn only<T: PartialEq + Serialize>(
     key: &'static str,
@@ -113,8 +142,11 @@ impl TryFrom<Wire> for RouterConfig {
             .iter()
             .find(|(_, card, cli)| wire.router_mode == *card || wire.router_mode == *cli)
             .map(|&(mode, ..)| mode)
-            .ok_or(RouterConfigError::UnknownMode(wire.router_mode))?;
+            .ok_or_else(|| RouterConfigError::UnknownMode(wire.router_mode.clone()))?;
         let tuning = wire.kv_router_config.tuning()?;
+        if let Some(problem) = wire.problem() {
+            return Err(RouterConfigError::Value(problem));
+        }
         if tuning.conditional_disagg.is_some() && mode != Mode::Kv {
             return Err(RouterConfigError::NeedsKv("conditional_disagg_enabled"));
         }

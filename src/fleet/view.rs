@@ -62,8 +62,13 @@ impl WorkerInfo {
 
     /// Keeps new requests away for good.
     pub(super) fn drain(&self) {
-        // Relaxed: see `exclusion`.
+        // Relaxed: see `is_draining`.
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        // Relaxed: a flag that only ever goes up; a request that just misses it is one of the last.
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// Keeps requests away until `until_ms` on the fleet's clock.
@@ -74,8 +79,7 @@ impl WorkerInfo {
     /// Why the worker takes no request at `now_ms`, if it does not.
     #[must_use]
     pub fn exclusion(&self, now_ms: u64) -> Option<Exclusion> {
-        // Relaxed: a flag that only ever goes up; a request that just misses it is one of the last.
-        if self.draining.load(Ordering::Relaxed) {
+        if self.is_draining() {
             Some(Exclusion::Draining)
         } else if self.inhibited_until.load(Ordering::Relaxed) > now_ms {
             Some(Exclusion::Unroutable)

@@ -10,6 +10,7 @@ use super::{
     disagg::PrefillPool,
     fingerprint::Fingerprint,
     mismatch::OnConfigMismatch,
+    model_type::ModelType,
     view::{RankMember, SetView},
 };
 use crate::{load::Loads, slot::WorkerId};
@@ -25,8 +26,8 @@ pub struct SetKey {
     pub component: String,
     /// Third part.
     pub endpoint: String,
-    /// API surfaces, joined by `|`.
-    pub model_type: String,
+    /// The parts of the API that they serve.
+    pub model_type: ModelType,
     /// Role in a prefill/decode deployment.
     pub worker_type: WorkerType,
 }

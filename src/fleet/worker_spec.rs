@@ -8,6 +8,7 @@ use thiserror::Error;
 use super::{
     card::{Card, WorkerType},
     endpoint::{EndpointError, EventEndpoint, StreamDirection},
+    model_type::ModelType,
     router_config::RouterConfig,
     worker_set::SetKey,
 };
@@ -59,9 +60,9 @@ pub struct WorkerSpec {
     /// Third part.
     #[serde(default = "default_endpoint")]
     pub endpoint: String,
-    /// API surfaces, joined by `|`.
-    #[serde(default = "default_model_type")]
-    pub model_type: String,
+    /// The parts of the API that it serves, joined by `|`; requests for others are not sent there.
+    #[serde(default)]
+    pub model_type: ModelType,
     /// Role in a prefill/decode deployment. A decode set serves alone, or with the prefill set beside it; a prefill
     /// set alone serves nobody; encode workers are refused.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -193,7 +194,7 @@ impl WorkerSpec {
             namespace: default_namespace(),
             component: default_component(),
             endpoint: default_endpoint(),
-            model_type: default_model_type(),
+            model_type: ModelType::default(),
             worker_type: WorkerType::default(),
             eagle: false,
             lora_adapters: Vec::new(),
@@ -217,7 +218,7 @@ impl WorkerSpec {
             namespace: self.namespace.clone(),
             component: self.component.clone(),
             endpoint: self.endpoint.clone(),
-            model_type: self.model_type.clone(),
+            model_type: self.model_type,
             worker_type: self.worker_type,
         };
         Card {
@@ -244,7 +245,6 @@ impl WorkerSpec {
             ("namespace", &self.namespace),
             ("component", &self.component),
             ("endpoint", &self.endpoint),
-            ("model_type", &self.model_type),
         ] {
             if value.is_empty() {
                 return Err(SpecError::Empty(name));
@@ -336,10 +336,6 @@ fn default_component() -> String {
 
 fn default_endpoint() -> String {
     "generate".to_owned()
-}
-
-fn default_model_type() -> String {
-    "chat|completions".to_owned()
 }
 
 fn one() -> u32 {

@@ -47,7 +47,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
 /// page in a browser on this machine could otherwise register a worker of its own and be sent prompts.
 async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match &app.settings.admin_token {
-        Some(token) if !bearer_is(request.headers(), token) => ApiError::unauthorized(
+        Some(token) if !token.is_shown_in(request.headers()) => ApiError::unauthorized(
             "the admin listener asks for its token: send 'Authorization: Bearer TOKEN' with the content of \
              --admin-token-file",
         )
@@ -58,15 +58,6 @@ async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next
         }
         _ => next.run(request).await,
     }
-}
-
-/// Compares in a time that does not depend on where the texts differ, so that the token cannot be guessed a
-/// character at a time.
-fn bearer_is(headers: &HeaderMap, token: &str) -> bool {
-    let given = headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes);
-    let Some((scheme, given)) = given.and_then(|value| value.split_at_checked(7)) else { return false };
-    let differing = given.iter().zip(token.as_bytes()).fold(0, |acc, (a, b)| acc | (a ^ b));
-    scheme.eq_ignore_ascii_case(b"bearer ") && given.len() == token.len() && differing == 0
 }
 
 async fn unknown(uri: Uri) -> ApiError {
@@ -147,6 +138,9 @@ async fn register(State(app): State<Arc<App>>, request: Request) -> Response {
         }
         Ok(Err(error @ RegistrationError::IdTaken { .. })) => {
             ApiError::conflict(error.to_string()).into_response()
+        }
+        Ok(Err(error @ RegistrationError::OtherNamespace { .. })) => {
+            ApiError::bad_field("namespace", error.to_string()).into_response()
         }
         Ok(Err(error)) => ApiError::bad_request(error.to_string()).into_response(),
         Err(error) => ApiError::internal(error.to_string()).into_response(),
@@ -303,7 +297,7 @@ fn set_object(app: &App, set: &SetView) -> Value {
     json!({
         "worker_set": set.key.to_string(),
         "model": set.key.model,
-        "model_type": set.key.model_type,
+        "model_type": set.key.model_type.to_string(),
         "worker_type": set.key.worker_type.name(),
         "state": set.state().name(),
         "block_size": set.block_size.get(),

@@ -74,6 +74,12 @@ impl ApiError {
         Self { param: Some("model".to_owned()), code: Some("model_not_found"), ..Self::not_found(message) }
     }
 
+    /// 404 for a model that is served, and not at this route.
+    pub(crate) fn route_not_served(message: impl Into<String>) -> Self {
+        let (param, code) = (Some("model".to_owned()), Some("model_not_found"));
+        Self { param, code, ..Self::not_found(message) }
+    }
+
     /// 405. RFC 9110 §15.5.6 asks for the methods that are accepted in a header; `None` leaves it to the caller.
     pub(crate) fn method_not_allowed(method: &str, path: &str, accepted: Option<&'static str>) -> Self {
         let accepting = accepted.unwrap_or("a method that 'allow' lists");

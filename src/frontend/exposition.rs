@@ -137,14 +137,20 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         "Goes up with every change of the fleet",
         i64::try_from(view.generation).unwrap_or(i64::MAX),
     )?;
-    let names: Vec<_> = view.sets.iter().map(|set| (set, set.key.to_string())).collect();
+    page.counter(
+        "foreign_registrations",
+        "Registrations refused because their namespace is not served",
+        app.fleet.strangers(),
+    )?;
+    let names = view.sets.iter().map(|set| (set, set.key.to_string(), set.key.model_type.to_string()));
+    let names: Vec<_> = names.collect();
     let labels: Vec<_> = names
         .iter()
-        .map(|(set, name)| {
+        .map(|(set, name, model_type)| {
             [
                 ("worker_set", name.as_str()),
                 ("model", set.key.model.as_str()),
-                ("model_type", set.key.model_type.as_str()),
+                ("model_type", model_type.as_str()),
                 ("router_mode", set.config.mode.name()),
                 ("router_config_from", set.source.name()),
             ]
@@ -170,19 +176,19 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     )
 }
 
-/// Whether the members of each set agree. `sets` come with their names.
-fn disagreements(sets: &[(&Arc<SetView>, String)], page: &mut Page<'_>) -> fmt::Result {
+/// Whether the members of each set agree. `sets` come with their names and what they serve.
+fn disagreements(sets: &[(&Arc<SetView>, String, String)], page: &mut Page<'_>) -> fmt::Result {
     let labels: Vec<_> = sets
         .iter()
-        .map(|(set, name)| {
+        .map(|(set, name, model_type)| {
             [
                 ("worker_set", name.as_str()),
                 ("model", set.key.model.as_str()),
-                ("model_type", set.key.model_type.as_str()),
+                ("model_type", model_type.as_str()),
             ]
         })
         .collect();
-    let rows = || labels.iter().map(|labels| &labels[..]).zip(sets.iter().map(|(set, _)| &**set));
+    let rows = || labels.iter().map(|labels| &labels[..]).zip(sets.iter().map(|(set, ..)| &**set));
     page.gauges(
         "worker_set_conflict",
         "1 if a worker set takes no requests because its members' cards differ",
@@ -195,11 +201,11 @@ fn disagreements(sets: &[(&Arc<SetView>, String)], page: &mut Page<'_>) -> fmt::
     )
 }
 
-/// What each decode set knows of its prefill workers. `sets` come with their names.
-fn prefill_pools(sets: &[(&Arc<SetView>, String)], page: &mut Page<'_>) -> fmt::Result {
-    let decode = sets.iter().filter(|(set, _)| set.key.worker_type == WorkerType::Decode);
+/// What each decode set knows of its prefill workers. `sets` come with their names and what they serve.
+fn prefill_pools(sets: &[(&Arc<SetView>, String, String)], page: &mut Page<'_>) -> fmt::Result {
+    let decode = sets.iter().filter(|(set, ..)| set.key.worker_type == WorkerType::Decode);
     let rows: Vec<_> = decode
-        .flat_map(|(set, name)| {
+        .flat_map(|(set, name, _)| {
             PrefillPool::NAMES.map(|state| {
                 let labels =
                     [("worker_set", name.as_str()), ("model", set.key.model.as_str()), ("state", state)];

@@ -8,8 +8,10 @@
 //! The public listener tells a client nothing about the index or about other clients.
 
 mod admin;
+mod admin_token;
 mod admission;
 mod app;
+mod asked_model;
 mod bootstrap;
 mod bypass;
 mod counters;
@@ -31,6 +33,7 @@ mod settings;
 mod two_hop;
 mod watch;
 
+pub use admin_token::{AdminToken, UnusableToken};
 pub use app::App;
 pub use counters::{Counters, Handover, Outcome, Surface};
 pub use prompts::Prompts;

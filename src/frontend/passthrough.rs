@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::{
     app::App,
+    asked_model::AskedModel,
     bypass,
     counters::Surface,
     error::ApiError,
@@ -57,7 +58,7 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
         return Err(ApiError::not_json());
     }
     let fields = Fields::parse(body)?;
-    let model = route::model(&fields)?;
+    let model = AskedModel::at_path(head.uri.path(), route::model(&fields)?);
     let hints = Hints::read(&head.headers, &fields)?;
     app.note_unknown_hints(&hints.unknown_keys);
     if hints.query_only {
@@ -66,7 +67,7 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
     let (set, _) = app.set_for(&model, &hints)?;
     if app.settings.prefill_fallback != PrefillFallback::Decode {
         if !matches!(set.prefill, PrefillPool::None) {
-            return Err(ApiError::not_split(head.uri.path(), &model));
+            return Err(ApiError::not_split(head.uri.path(), &model.name));
         }
         // Whether there have to be prefill workers.
         app.split(&set, &hints)?;

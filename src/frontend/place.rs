@@ -4,6 +4,7 @@
 //! to the thread and is reused, so a warm placement allocates what its booking keeps and nothing else.
 
 use std::{
+    borrow::Cow,
     cell::RefCell,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Instant,
@@ -11,7 +12,10 @@ use std::{
 
 use fastrand::Rng;
 
-use super::{app::App, counters::Counters, error::ApiError, hints::Hints, prompts::Tokens, two_hop::has};
+use super::{
+    app::App, asked_model::AskedModel, counters::Counters, error::ApiError, hints::Hints, prompts::Tokens,
+    two_hop::has,
+};
 use crate::{
     fleet::{FleetView, PrefillPool, RankMember, SetState, SetView},
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
@@ -88,17 +92,18 @@ thread_local! {
 }
 
 impl App {
-    /// The set that serves `model` now, and the adapter if the name is one. Of several sets it is the one with the
-    /// worker that the request is pinned to, else one is drawn, by their numbers of workers that can take it.
+    /// The set that serves what is asked for now, and the adapter if the name is one. Of several sets it is the one with
+    /// the worker that the request is pinned to, else one is drawn, by their numbers of workers that can take it.
     ///
     /// # Errors
-    /// 404 for a model nobody serves, 503 for one that has prefill workers only.
+    /// 404 for a model nobody serves, or nobody at this route; 503 for one that has prefill workers only.
     pub(super) fn set_for(
         &self,
-        model: &str,
+        asked: &AskedModel,
         hints: &Hints,
     ) -> Result<(Arc<SetView>, Option<String>), ApiError> {
         let view = self.fleet.view();
+        let model = &asked.name;
         let route = view.route(model).ok_or_else(|| {
             if view.has_prefill(model) {
                 return ApiError::unavailable(format!(
@@ -107,8 +112,9 @@ impl App {
             }
             ApiError::model_not_found(model, &view.models())
         })?;
-        let set = pinned_set(&view, &route.sets, hints)
-            .or_else(|| draw_set(&view, &route.sets, self.fleet.now_ms()))
+        let sets = serving(&view, &route.sets, asked).ok_or_else(|| asked.not_served(&view, &route.sets))?;
+        let set = pinned_set(&view, &sets, hints)
+            .or_else(|| draw_set(&view, &sets, self.fleet.now_ms()))
             .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
         Ok((set, route.lora.clone()))
     }
@@ -172,6 +178,17 @@ impl App {
             read(outcome, space.rows.rows(), space.hashes.len())
         })
     }
+}
+
+/// Those of the sets at `positions` that have the route that is asked for; none if that is none of them.
+fn serving<'a>(view: &FleetView, positions: &'a [usize], asked: &AskedModel) -> Option<Cow<'a, [usize]>> {
+    let serves = |position: &usize| view.sets.get(*position).is_some_and(|set| asked.is_served_by(set));
+    // Nearly always, and without a copy.
+    if positions.iter().all(serves) {
+        return Some(Cow::Borrowed(positions));
+    }
+    let some: Vec<_> = positions.iter().copied().filter(serves).collect();
+    if some.is_empty() { None } else { Some(Cow::Owned(some)) }
 }
 
 fn pinned_set(view: &FleetView, sets: &[usize], hints: &Hints) -> Option<Arc<SetView>> {

@@ -19,6 +19,7 @@ use tracing::warn;
 
 use super::{
     app::{App, unix_secs},
+    asked_model::AskedModel,
     bypass,
     counters::{Outcome, Surface},
     error::ApiError,
@@ -37,7 +38,7 @@ use crate::{
 
 /// What a client asked, ready to be placed.
 pub(super) struct Asked {
-    pub(super) model: String,
+    pub(super) model: AskedModel,
     pub(super) set: Arc<SetView>,
     pub(super) prompt: Prompt,
     pub(super) hints: Hints,
@@ -63,8 +64,7 @@ impl Asked {
 
 /// A request on its way to a worker.
 pub(super) struct Send {
-    /// As the client names it: a model or an adapter.
-    pub(super) model: String,
+    pub(super) model: AskedModel,
     pub(super) set: Arc<SetView>,
     pub(super) prompt: Prompt,
     pub(super) hints: Hints,
@@ -181,7 +181,7 @@ pub(super) async fn ask(
     body: &Bytes,
 ) -> Result<Asked, ApiError> {
     let fields = Fields::parse(body)?;
-    let model = model(&fields)?;
+    let model = AskedModel::at(surface, model(&fields)?);
     // The engine checks this too; here it decides how the answer is read.
     let streams = fields.get("stream")?.unwrap_or(false);
     let hints = Hints::read(headers, &fields)?;

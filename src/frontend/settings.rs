@@ -8,7 +8,11 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::{fleet::OnConfigMismatch, proxy::PoolSettings};
+use super::admin_token::AdminToken;
+use crate::{
+    fleet::{Namespaces, OnConfigMismatch},
+    proxy::PoolSettings,
+};
 
 /// Settings of a frontend's two listeners and of what it does with a request.
 #[derive(Clone, Debug)]
@@ -18,7 +22,7 @@ pub struct FrontendSettings {
     /// Where operators connect: metrics, explain, worker registration. Default `127.0.0.1:9091`.
     pub admin: SocketAddr,
     /// The bearer token that the admin listener asks for; `None` asks for nothing. Default `None`.
-    pub admin_token: Option<String>,
+    pub admin_token: Option<AdminToken>,
     /// Largest request body, in bytes; a larger one is a 413. Default 20 MiB.
     pub max_body_bytes: usize,
     /// What open requests get to finish in when the frontend stops. Default 30 s.
@@ -27,6 +31,8 @@ pub struct FrontendSettings {
     pub retries: u32,
     /// What becomes of worker sets whose members' cards differ. Default: they stop.
     pub on_config_mismatch: OnConfigMismatch,
+    /// The namespaces whose workers are served. Default: every.
+    pub namespaces: Namespaces,
     /// Whether a decode set without prefill workers refuses requests instead of serving alone. Default false.
     pub enforce_disagg: bool,
     /// What becomes of a request whose prefill workers are known and cannot serve it. Default
@@ -46,6 +52,7 @@ impl Default for FrontendSettings {
             drain_timeout: Duration::from_secs(30),
             retries: 2,
             on_config_mismatch: OnConfigMismatch::Stop,
+            namespaces: Namespaces::Every,
             enforce_disagg: false,
             prefill_fallback: PrefillFallback::None,
             upstream: PoolSettings::default(),

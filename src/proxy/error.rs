@@ -147,6 +147,15 @@ impl ErrorKind {
         }
     }
 
+    /// The same of a server that is not known to be a worker's.
+    pub(super) const fn of_any_server(self) -> &'static str {
+        match self {
+            Self::Upstream => "the URL cannot be used",
+            Self::Connect => "no connection",
+            kind => kind.sentence(),
+        }
+    }
+
     const fn sentence(self) -> &'static str {
         match self {
             Self::Request => "the request cannot be forwarded",
@@ -219,10 +228,7 @@ impl ProxyError {
             Origin::Client => format!("{}{}", self.kind, self.detail),
             Origin::Router => "the router cannot reach a worker; this is for its operator to fix".to_owned(),
             Origin::Worker => {
-                let what = match self.kind {
-                    ErrorKind::Connect => "no connection",
-                    kind => kind.sentence(),
-                };
+                let what = self.kind.of_any_server();
                 format!("the worker chosen for this request failed: {what}; send the request again")
             }
         }

@@ -14,11 +14,14 @@
 //! * A cut stream never looks complete: see [`ProxyBody`].
 //! * Bodies are looked at, never collected: memory is bounded whatever a worker sends.
 //!
+//! [`Caller`] is for the router's own small questions, whose answers are read whole, up to a limit.
+//!
 //! It is not a place for policy. It never tries twice; which worker, whether again, and what to tell the client are
 //! the caller's decisions, for which [`ProxyError`] carries the facts.
 
 mod annotate;
 mod body;
+mod caller;
 mod error;
 mod forward;
 mod headers;
@@ -29,6 +32,7 @@ mod sse;
 
 pub use annotate::{Annotated, Annotator, annotate};
 pub use body::ProxyBody;
+pub(crate) use caller::Caller;
 pub use error::{ErrorKind, Origin, ProxyError, Retry};
 pub use forward::Answer;
 pub use observe::{End, Observer, Usage};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::fleet::{DeviceKind, StreamDirection, WorkerType};
+use crate::fleet::{DeviceKind, ModelType, StreamDirection, WorkerType};
 
 /// A value, and who stated it: a flag, an engine argument, or a question that the engine answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,6 +78,8 @@ pub struct Facts {
     pub device: Option<Stated<DeviceKind>>,
     /// Its role in a prefill/decode deployment.
     pub worker_type: Option<Stated<WorkerType>>,
+    /// The parts of the API that its model serves.
+    pub model_type: Option<Stated<ModelType>>,
     /// Whether its block hashes look one token ahead.
     pub eagle: Option<Stated<bool>>,
     /// KV blocks of one rank, in all.
@@ -101,6 +103,7 @@ impl Facts {
             ranks: self.ranks.or(below.ranks),
             device: self.device.or(below.device),
             worker_type: self.worker_type.or(below.worker_type),
+            model_type: self.model_type.or(below.model_type),
             eagle: self.eagle.or(below.eagle),
             total_kv_blocks: self.total_kv_blocks.or(below.total_kv_blocks),
             max_num_batched_tokens: self.max_num_batched_tokens.or(below.max_num_batched_tokens),
@@ -130,6 +133,7 @@ impl Facts {
             entry("ranks", self.ranks.as_ref(), u32::to_string),
             entry("device", self.device.as_ref(), device),
             entry("worker type", self.worker_type.as_ref(), |role| role.name().to_owned()),
+            entry("model type", self.model_type.as_ref(), ModelType::to_string),
             entry("eagle", self.eagle.as_ref(), bool::to_string),
             entry("KV blocks", self.total_kv_blocks.as_ref(), u64::to_string),
             entry("tokens of a batch", self.max_num_batched_tokens.as_ref(), u64::to_string),

@@ -1,8 +1,8 @@
 //! Every error with its text.
 
-use kvroute::config::flags::{Frontend, TABLE};
+use kvroute::config::flags::{Frontend, Kind, TABLE};
 
-use crate::{build, frontend, worker};
+use crate::{build, build_with_file, cards, frontend, worker};
 
 /// What was given and the text that has to be in the error: on the command line and, where it is not about the
 /// command line itself, from the environment.
@@ -121,6 +121,13 @@ fn every_error_has_its_text() {
         ("--serve-indexer", "serve_indexer requires router mode kv"),
         ("--router-prefill-load-model aic", "router_prefill_load_model requires router mode kv"),
         ("--ais-perf-config f", "ais_perf_config requires router_prefill_load_model=ais"),
+        ("--ais-backend b", "ais_backend requires router_prefill_load_model=ais"),
+        ("--aic-tp-size 2", "ais_tp_size requires router_prefill_load_model=ais"),
+        ("--ais-mtp-seed 7", "ais_mtp_seed requires router_prefill_load_model=ais"),
+        (
+            "--router-accelerator-to-cpu-ratio 0",
+            "--router-accelerator-to-cpu-ratio must be between 1 and 4294967295",
+        ),
         (
             "--router-conditional-disagg",
             "conditional_disagg_enabled requires router mode kv and use_kv_events=true",
@@ -163,12 +170,22 @@ fn every_error_has_its_text() {
         assert!(error.contains(&text), "{args}: {error}");
         let mut flags = words.iter().filter(|word| word.starts_with("--"));
         assert!(flags.any(|flag| error.contains(flag)), "{args}: {error}");
+        if role == ROLE_FRONTEND {
+            let error = build_with_file::<Frontend>(&[], &[], &as_section(&words)).unwrap_err();
+            assert!(error.contains(&text), "{args}, in a file: {error}");
+        }
+        // The same on a card. Which mode needs what is the frontend's to check there.
+        let refusal = if text.contains("requires router mode kv") { None } else { cards::refusal(&words) };
+        if let Some(refusal) = refusal {
+            let text = cards::as_worded_there(&text);
+            assert!(refusal.contains(&text), "{args}, on a card: {refusal}, and not {text}");
+        }
         // The same from the environment, with the variable in place of the flag.
         let [flag, value] = words.as_slice() else { continue };
         if value.starts_with("--") {
             continue;
         }
-        let row = TABLE.iter().find(|row| format!("--{}", row.flag) == *flag).unwrap();
+        let row = TABLE.iter().find(|row| row.spellings().any(|name| format!("--{name}") == *flag)).unwrap();
         let Some(variable) = row.variable else { continue };
         let variables = [(variable, *value)];
         let error = if role == ROLE_FRONTEND {
@@ -179,4 +196,43 @@ fn every_error_has_its_text() {
         let error = error.unwrap_err();
         assert!(error.contains(&text) && error.contains(variable), "{args}: {error}");
     }
+}
+
+/// The same as a file says it.
+fn as_section(words: &[&str]) -> String {
+    let (mut section, mut words) = (String::new(), words.iter());
+    while let Some(word) = words.next() {
+        let name = word.strip_prefix("--").unwrap();
+        let row = TABLE.iter().find(|row| row.spellings().any(|spelling| spelling == name)).unwrap();
+        let value = match row.kind {
+            Kind::Switch { .. } => (!name.starts_with("no-")).to_string(),
+            Kind::Number { .. } | Kind::Whole { .. } => (*words.next().unwrap()).to_owned(),
+            Kind::Choice { .. } | Kind::Text => format!("'{}'", words.next().unwrap()),
+        };
+        section += &format!("{} = {value}\n", row.file_key());
+    }
+    section
+}
+
+/// Values with spaces in them, which the list above cannot say.
+#[test]
+fn a_key_s_name_is_no_blank_and_has_no_spaces_around_it() {
+    let hash = ["--router-tracking-hash", "keyed-xxh3-v1", "--router-tracking-key-file", "f"];
+    for (id, text) in [
+        ("", "router_tracking_key_id must not be empty"),
+        (" id", "router_tracking_key_id must have no spaces around it"),
+        ("id ", "router_tracking_key_id must have no spaces around it"),
+    ] {
+        let args = [&["--router-mode", "kv"], &hash[..], &["--router-tracking-key-id", id]].concat();
+        for error in [frontend(&args).unwrap_err(), worker(&args, &[]).unwrap_err()] {
+            assert!(error.contains(text), "{error}");
+        }
+        let refusal = cards::refusal(&args[2..]).unwrap();
+        assert!(refusal.contains(text), "{refusal}");
+    }
+    let error = build::<Frontend>(&[], &[("DYN_ROUTER_TRACKING_KEY_ID", " ")]).unwrap_err();
+    assert!(
+        error.starts_with("DYN_ROUTER_TRACKING_KEY_ID= : router_tracking_key_id must not be empty"),
+        "{error}"
+    );
 }

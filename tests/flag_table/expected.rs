@@ -1,7 +1,7 @@
 //! The list that the table is held against.
 
 /// What a flag has to be: flag, variable, default of a frontend, what it accepts, whether a worker takes it.
-/// `_` stands for unset. Written down apart from the table, from the flags of Dynamo 1.6.1.
+/// `_` stands for unset, `own` for a flag that means something else on a worker. Written down apart from the table, from the flags of Dynamo 1.6.1.
 const EXPECTED: &str = "
 --router-mode                           DYN_ROUTER_MODE                            round-robin     mode        worker
 --router-session-affinity-ttl-secs      DYN_ROUTER_SESSION_AFFINITY_TTL_SECS       _               1..31536000 worker
@@ -21,7 +21,7 @@ const EXPECTED: &str = "
 --router-host-cache-hit-weight          DYN_ROUTER_HOST_CACHE_HIT_WEIGHT           0.75            0..1        worker
 --router-disk-cache-hit-weight          DYN_ROUTER_DISK_CACHE_HIT_WEIGHT           0.25            0..1        worker
 --router-temperature                    DYN_ROUTER_TEMPERATURE                     0.0             0..         worker
---router-kv-events                      DYN_ROUTER_USE_KV_EVENTS                   true            switch      worker
+--router-kv-events                      DYN_ROUTER_USE_KV_EVENTS,DYN_USE_KV_EVENTS true            switch      worker
 --router-replica-sync                   DYN_ROUTER_REPLICA_SYNC                    false           switch      worker
 --router-track-active-blocks            DYN_ROUTER_TRACK_ACTIVE_BLOCKS             true            switch      worker
 --router-track-output-blocks            DYN_ROUTER_TRACK_OUTPUT_BLOCKS             false           switch      worker
@@ -51,6 +51,20 @@ const EXPECTED: &str = "
 --kv-cache-block-size                   DYN_KV_CACHE_BLOCK_SIZE                    _               1..whole    frontend
 --migration-limit                       DYN_MIGRATION_LIMIT                        0               whole       frontend
 --migration-max-seq-len                 DYN_MIGRATION_MAX_SEQ_LEN                  _               whole       frontend
+--namespace                             DYN_NAMESPACE                              _               text        own
+--namespace-prefix                      DYN_NAMESPACE_PREFIX                       _               text        frontend
+--router-accelerator-to-cpu-ratio       DYN_ENCODER_CUDA_TO_CPU_RATIO              8               1..4294967295 frontend
+--ais-backend                           DYN_AIS_BACKEND                            _               text        frontend
+--ais-system                            DYN_AIS_SYSTEM                             _               text        frontend
+--ais-backend-version                   DYN_AIS_BACKEND_VERSION                    _               text        frontend
+--ais-tp-size                           DYN_AIS_TP_SIZE                            _               1..whole    frontend
+--ais-model-path                        DYN_AIS_MODEL_PATH                         _               text        frontend
+--ais-moe-tp-size                       DYN_AIS_MOE_TP_SIZE                        _               1..whole    frontend
+--ais-moe-ep-size                       DYN_AIS_MOE_EP_SIZE                        _               1..whole    frontend
+--ais-attention-dp-size                 DYN_AIS_ATTENTION_DP_SIZE                  _               1..whole    frontend
+--ais-nextn                             DYN_AIS_NEXTN                              _               whole       frontend
+--ais-nextn-accept-rates                _                                          _               text        frontend
+--ais-mtp-seed                          DYN_AIS_MTP_SEED                           42              whole       frontend
 ";
 
 /// Where this router departs from that list: flag, its default, ours.
@@ -59,12 +73,26 @@ pub(crate) const DEPARTURES: [(&str, &str, &str); 1] = [
     ("--router-event-threads", "4", "1"),
 ];
 
-pub(crate) const OLD_NAMES: [(&str, &str); 5] = [
+/// What Dynamo has as a variable alone.
+pub(crate) const OURS: [&str; 1] = ["--router-accelerator-to-cpu-ratio"];
+
+pub(crate) const OLD_NAMES: [(&str, &str); 16] = [
     ("--kv-overlap-score-weight", "--router-kv-overlap-score-weight"),
     ("--kv-events", "--router-kv-events"),
     ("--track-active-blocks", "--router-track-active-blocks"),
     ("--track-output-blocks", "--router-track-output-blocks"),
     ("--assume-kv-reuse", "--router-assume-kv-reuse"),
+    ("--aic-backend", "--ais-backend"),
+    ("--aic-system", "--ais-system"),
+    ("--aic-backend-version", "--ais-backend-version"),
+    ("--aic-tp-size", "--ais-tp-size"),
+    ("--aic-model-path", "--ais-model-path"),
+    ("--aic-moe-tp-size", "--ais-moe-tp-size"),
+    ("--aic-moe-ep-size", "--ais-moe-ep-size"),
+    ("--aic-attention-dp-size", "--ais-attention-dp-size"),
+    ("--aic-nextn", "--ais-nextn"),
+    ("--aic-nextn-accept-rates", "--ais-nextn-accept-rates"),
+    ("--aic-mtp-seed", "--ais-mtp-seed"),
 ];
 
 pub(crate) struct Expected {
@@ -73,6 +101,8 @@ pub(crate) struct Expected {
     pub(crate) default: &'static str,
     pub(crate) accepts: &'static str,
     pub(crate) worker: bool,
+    /// A worker has a flag of that name for itself.
+    pub(crate) own: bool,
 }
 
 pub(crate) fn expected() -> Vec<Expected> {
@@ -96,6 +126,7 @@ pub(crate) fn expected() -> Vec<Expected> {
                 ),
                 accepts,
                 worker: taker == "worker",
+                own: taker == "own",
             }
         })
         .collect()
@@ -124,6 +155,7 @@ pub(crate) fn samples(accepts: &str) -> (Vec<&str>, Vec<&str>) {
             vec!["2", "maybe", "y", "t", "None", "-"],
         ),
         "1..31536000" => (vec!["1", "31536000"], vec!["0", "-1", "31536001", "1.5", "x"]),
+        "1..4294967295" => (vec!["1", "4294967295"], vec!["0", "-1", "4294967296", "1.5", "x"]),
         "0..1" => (vec!["0", "1", "0.5"], vec!["-0.1", "1.1", "nan", "inf", "x"]),
         "0.." => (vec!["0", "2.5", "1e3"], vec!["-0.1", "nan", "inf", "x"]),
         "1.." | "1..whole" => (vec!["1", "64"], vec!["0", "-1", "1.5", "x"]),

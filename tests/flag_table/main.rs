@@ -9,6 +9,7 @@
     reason = "a failed expectation is how a test reports"
 )]
 
+mod cards;
 mod documents;
 mod dynamo;
 mod errors;

@@ -1,8 +1,8 @@
 //! Flags that write other flags, and modes that do not look at some.
 
 use kvroute::{
-    config::flags::{Environment, Field, Frontend, MockFleet, build_router_config},
-    fleet::RouterConfig,
+    config::flags::{Built, Environment, Field, Frontend, MockFleet, build_router_config},
+    fleet::{Namespaces, RouterConfig},
     select::{Mode, Tuning},
 };
 
@@ -90,6 +90,42 @@ fn load_aware_implies_kv_and_writes_its_preset() {
             "--no-router-track-active-blocks changes nothing: --load-aware sets router_track_active_blocks to true",
         ]
     );
+}
+
+/// Sets of any mode may be behind a frontend, so it holds under each.
+#[test]
+fn the_ratio_of_accelerators_to_cpus_is_carried_in_every_mode() {
+    let ratio = |built: Built<RouterConfig>| built.config.tuning.accelerator_to_cpu_ratio.get();
+    assert_eq!(ratio(frontend(&[]).unwrap()), 8);
+    let variable = [("DYN_ENCODER_CUDA_TO_CPU_RATIO", "3")];
+    for mode in Mode::ALL {
+        let mode = ["--router-mode", mode.name()];
+        assert_eq!(ratio(build::<Frontend>(&mode, &variable).unwrap()), 3);
+        let both = [&mode[..], &["--router-accelerator-to-cpu-ratio", "5"]].concat();
+        assert_eq!(ratio(build::<Frontend>(&both, &variable).unwrap()), 5);
+    }
+    // It is the frontend's to say: a shared variable changes nothing on a worker.
+    let advertised = worker(&["--router-mode", "device-aware-weighted"], &variable).unwrap().config;
+    assert_eq!(advertised.unwrap().tuning, Tuning::default());
+}
+
+#[test]
+fn a_prefix_wins_over_a_namespace_and_says_so() {
+    let namespaces = |args: &[&str]| {
+        let built = frontend(args).unwrap();
+        let said: Vec<_> = built.warnings.iter().map(ToString::to_string).collect();
+        (built.of_the_frontend().namespaces, said)
+    };
+    assert_eq!(namespaces(&[]), (Namespaces::Every, vec![]));
+    assert_eq!(namespaces(&["--namespace", "a"]), (Namespaces::Named("a".into()), vec![]));
+    assert_eq!(namespaces(&["--namespace-prefix", "a"]), (Namespaces::WithPrefix("a".into()), vec![]));
+    let overruled = "--namespace a changes nothing: --namespace-prefix b says which are served".to_owned();
+    assert_eq!(
+        namespaces(&["--namespace", "a", "--namespace-prefix", "b"]),
+        (Namespaces::WithPrefix("b".into()), vec![overruled])
+    );
+    let shared = [("DYN_NAMESPACE", "a"), ("DYN_NAMESPACE_PREFIX", "b")];
+    assert_eq!(worker(&[], &shared).unwrap().warnings, [], "on a worker they are other settings");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
 
 use kvroute::{
-    config::flags::{Built, Environment, Frontend, RouterFlags, Source, TABLE, Worker},
+    config::flags::{Built, Environment, Frontend, Kind, RouterFlags, Source, TABLE, Worker},
     fleet::RouterConfig,
 };
 
@@ -103,5 +103,53 @@ fn the_section_of_a_file_is_checked_like_the_flags() {
     ] {
         let error = build_with_file::<Frontend>(&[], &[], file).unwrap_err();
         assert!(error.contains(needle), "{file}: {error}");
+    }
+}
+
+/// A worker's file has the same section, and what holds for its flags holds there.
+#[test]
+fn a_worker_s_file_advertises_only_with_a_mode() {
+    let file = "router_mode = 'kv'\nrouter_temperature = 3";
+    let variables = [("DYN_ROUTER_TEMPERATURE", "2")];
+    let temperature = |args: &[&str], variables: &[(&str, &str)], file: &str| {
+        let built = build_with_file::<Worker>(args, variables, file).unwrap();
+        let row = TABLE.iter().find(|row| row.flag == "router-temperature").unwrap();
+        let source = built.settings.get(row.field).source.clone();
+        (built.config.map(|config| config.tuning.router_temperature), source)
+    };
+    let flag = ["--router-temperature", "1"];
+    assert_eq!(temperature(&flag, &variables, file), (Some(1.0), Source::Flag("router-temperature")));
+    assert_eq!(temperature(&[], &variables, file), (Some(2.0), Source::Variable("DYN_ROUTER_TEMPERATURE")));
+    assert_eq!(temperature(&[], &[], file), (Some(3.0), Source::File("k.toml".into())));
+    assert_eq!(temperature(&[], &[], "router_mode = 'kv'"), (Some(0.0), Source::Default));
+    assert_eq!(temperature(&[], &[], ""), (None, Source::Default));
+    // The mode may come from elsewhere.
+    let weight = "router_temperature = 3";
+    let filed = (Some(3.0), Source::File("k.toml".into()));
+    assert_eq!(temperature(&["--router-mode", "kv"], &[], weight), filed);
+    assert_eq!(temperature(&[], &[("DYN_ROUTER_MODE", "kv")], weight), filed);
+    // Nobody shares a file by accident, so without a mode it is an error that names both.
+    let error = build_with_file::<Worker>(&[], &[], weight).unwrap_err();
+    let begins = "router_temperature in k.toml (3.0) needs --router-mode on a worker (router_mode in a file)";
+    assert!(error.starts_with(begins), "{error}");
+}
+
+#[test]
+fn a_worker_s_file_has_no_say_in_what_is_the_frontend_s() {
+    for row in TABLE.iter().filter(|row| row.frontend_only()) {
+        let value = match row.kind {
+            Kind::Switch { .. } => "false",
+            Kind::Whole { .. } => "1",
+            Kind::Choice { .. } => "'none'",
+            _ => "'x'",
+        };
+        for mode in ["", "router_mode = 'kv'\n"] {
+            let file = format!("{mode}{} = {value}", row.file_key());
+            let error = build_with_file::<Worker>(&[], &[], &file).unwrap_err();
+            assert!(
+                error.starts_with(&row.file_key()) && error.contains("belongs to the frontend"),
+                "{error}"
+            );
+        }
     }
 }

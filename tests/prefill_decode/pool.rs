@@ -266,7 +266,7 @@ async fn routes_that_cannot_be_split_are_refused_unless_decode_workers_may_serve
         (pools.behind_plan(with).await, engine)
     }
     let body = json!({ "model": rig::MODEL, "input": "hello" });
-    for path in ["/v1/responses", "/v1/embeddings", "/v1/messages"] {
+    for path in ["/v1/responses", "/v1/rerank", "/v1/messages"] {
         let (split, engine) = rig(1, |_| {}).await;
         let refused = split.post(path, &body).await;
         assert_eq!(refused.status, 501, "{}", refused.text);

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every scenario uses a part of it")]
 
 use std::{
-    io::{BufRead as _, BufReader, Read},
+    io::{BufRead as _, BufReader, Read, Write as _},
     process::{Child, Command, Stdio},
     sync::Arc,
     thread::{self, JoinHandle},
@@ -12,9 +12,20 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 /// Long enough for a debug build on a busy machine; nothing waits for it that goes well.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a mock engine listens on ports of its own.
+pub(crate) const FREE_PORTS: [&str; 6] = [
+    "--http",
+    "127.0.0.1:0",
+    "--kv-events-endpoint",
+    "tcp://127.0.0.1:*",
+    "--kv-replay-endpoint",
+    "tcp://127.0.0.1:*",
+];
 
 /// A running `kvroute`, killed when dropped.
 pub(crate) struct Process {
@@ -152,4 +163,16 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A file with this text, gone when dropped.
+pub(crate) fn file(text: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+/// Where it is.
+pub(crate) fn path(file: &NamedTempFile) -> &str {
+    file.path().to_str().unwrap()
 }

@@ -22,7 +22,7 @@ use hyper_util::{
 use kvroute::{
     cli::assemble,
     config::{FrontendPlan, ModelEntry},
-    fleet::{RouterConfig, WorkerSpec},
+    fleet::{Api, ModelType, RouterConfig, WorkerSpec},
     frontend::{Frontend, FrontendSettings},
     prompt::Encoder,
     select::{Mode, Tuning},
@@ -57,6 +57,12 @@ pub(crate) fn worker(id: u64, engine: &MockEngine) -> WorkerSpec {
         kv_replay_endpoint: engine.replay_endpoint().map(str::to_owned),
         ..WorkerSpec::new(&format!("http://{}", engine.http_addr()), MODEL)
     }
+}
+
+/// The same with all that a mock engine serves, which no worker says by itself.
+pub(crate) fn embedder(id: u64, engine: &MockEngine) -> WorkerSpec {
+    let model_type = ModelType::of(&[Api::Chat, Api::Completions, Api::Embedding]);
+    WorkerSpec { model_type, ..worker(id, engine) }
 }
 
 /// A plan with free ports and the project's tokenizer.

@@ -1,32 +1,29 @@
 //! What a running frontend says of its worker sets.
 
-use std::{fmt::Write as _, fs, path::Path, time::Duration};
+use std::{fmt::Write as _, path::Path, time::Duration};
 
-use bytes::Bytes;
-use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Limited};
+use http::{Method, StatusCode, Uri};
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::{
     cli::{Outcome, print},
+    config::read_token,
     fleet::RouterConfig,
-    proxy::{Pool, PoolSettings, ProxyError},
+    frontend::AdminToken,
+    proxy::Caller,
 };
 
-/// Largest answer that is read, in bytes: thousands of worker sets.
-const LIMIT: usize = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prints the worker sets of the frontend at `url`, or the one that `name` stands for.
 pub(super) async fn show(url: &Uri, token: Option<&Path>, name: Option<&str>, json: bool) -> Outcome {
     let token = token.map(|path| {
-        fs::read_to_string(path).map_err(|error| format!("--admin-token-file {}: {error}", path.display()))
+        read_token(path).map_err(|problem| format!("--admin-token-file {}: {problem}", path.display()))
     });
     let token = token.transpose()?;
-    let mut answer = get(url, token.as_deref().map(str::trim))
-        .await
-        .map_err(|problem| format!("--admin {url}: {problem}"))?;
+    let answer = get(url, token.as_ref()).await;
+    let mut answer = answer.map_err(|problem| format!("--admin {url}: {problem}"))?;
     let Some(Value::Array(sets)) = answer.get_mut("worker_sets") else {
         return Err(format!("--admin {url}: the answer has no worker_sets; is it an admin listener?").into());
     };
@@ -49,35 +46,18 @@ pub(super) async fn show(url: &Uri, token: Option<&Path>, name: Option<&str>, js
     Ok(())
 }
 
-async fn get(url: &Uri, token: Option<&str>) -> Result<Value, String> {
-    let mut request = Request::get("/v1/worker-sets");
-    if let Some(token) = token {
-        request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-    }
-    let (head, ()) = request.body(()).map_err(|error| error.to_string())?.into_parts();
-    let exchange = async {
-        let pool = Pool::new(&PoolSettings::default());
-        let answer =
-            pool.forward(url, &head, Bytes::new()).await.map_err(|error| unreachable_listener(&error))?;
-        let status = answer.status();
-        let body = Limited::new(answer.relay(()).into_body(), LIMIT).collect().await;
-        let body: Value =
-            serde_json::from_slice(&body.map_err(|error| error.to_string())?.to_bytes()).unwrap_or_default();
-        match status {
-            StatusCode::OK => Ok(body),
-            StatusCode::UNAUTHORIZED => {
-                Err("it asks for a token: give --admin-token-file FILE with the frontend's".to_owned())
-            }
-            status => Err(format!("it answers {status}")),
+async fn get(url: &Uri, token: Option<&AdminToken>) -> Result<Value, String> {
+    let authorization = token.map(AdminToken::authorization);
+    let reply = Caller::new(PATIENCE).call(url, Method::GET, "/v1/worker-sets", authorization, None).await;
+    let reply = reply
+        .map_err(|problem| format!("is a frontend running, with its admin listener there? {problem}"))?;
+    match reply.status {
+        StatusCode::OK => Ok(reply.json()),
+        StatusCode::UNAUTHORIZED => {
+            Err("it asks for a token: give --admin-token-file FILE with the frontend's".to_owned())
         }
-    };
-    let waited = tokio::time::timeout(PATIENCE, exchange).await;
-    waited.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
-}
-
-/// The pool takes whoever it calls for a worker; here it is a frontend.
-fn unreachable_listener(error: &ProxyError) -> String {
-    format!("no answer; is a frontend running, with its admin listener there?{}", error.detail)
+        status => Err(format!("it answers {status}")),
+    }
 }
 
 /// A set as people read it.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::ask;
 use crate::{
-    cli::{Outcome, frontend::FrontendCommand, print, router},
+    cli::{Outcome, frontend::FrontendCommand, print, router::build},
     config::{
         ConfigFile, FlagOrigins, FrontendArgs, FrontendPlan, ModelEntry, Origin,
         flags::{Settings, Status, Warning, row},
@@ -69,16 +69,16 @@ impl ShowCommand {
     }
 
     fn shown(self) -> Result<Shown, Box<dyn std::error::Error + Send + Sync>> {
-        let FrontendCommand { file, worker, frontend, router: flags } = self.frontend;
+        let FrontendCommand { file, worker, frontend, router } = self.frontend;
         let file = file.config.as_deref().map(ConfigFile::read).transpose()?;
-        let built = router::build(&flags, file.as_ref())?;
-        let enforce_disagg = built.enforces_disagg();
+        let built = build(&router, file.as_ref().map(ConfigFile::router_section))?;
+        let flags = built.of_the_frontend();
         let (path, below) = file
             .as_ref()
             .map(|file| (file.path.display().to_string(), file.frontend.clone()))
             .unwrap_or_default();
         let token_file = frontend.admin_token_file.clone().or_else(|| below.admin_token_file.clone());
-        let plan = frontend.plan(built.config, &worker, file)?.enforce_disagg(enforce_disagg)?;
+        let plan = frontend.plan(built.config, &worker, file)?.with(flags)?;
         let FrontendPlan { settings, models, workers, .. } = plan;
         let token_file = token_file.map_or_else(|| "unset".to_owned(), |path| path.display().to_string());
         let lines = values(&settings, &below, token_file).into_iter().map(|(name, value, filed)| {

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::proxy::{End, Observer, Pool, PoolSettings, Usage};
+use crate::proxy::{Caller, End, Observer, Pool, PoolSettings, Usage};
 
 /// A request and when to send it.
 pub(super) struct Planned {
@@ -65,11 +65,11 @@ impl Client {
 
     /// Waits until the frontend says that it can serve.
     pub(super) async fn wait_until_ready(&self, patience: Duration) -> Result<(), String> {
-        let start = Instant::now();
+        let (start, caller) = (Instant::now(), Caller::new(patience));
         loop {
-            let problem = match self.ready().await {
-                Ok(StatusCode::OK) => return Ok(()),
-                Ok(status) => format!("GET /ready answers {status}"),
+            let problem = match caller.get(&self.url, "/ready").await {
+                Ok(reply) if reply.status == StatusCode::OK => return Ok(()),
+                Ok(reply) => format!("GET /ready answers {}", reply.status),
                 Err(problem) => problem,
             };
             if start.elapsed() > patience {
@@ -77,12 +77,6 @@ impl Client {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-    }
-
-    async fn ready(&self) -> Result<StatusCode, String> {
-        let (head, ()) = Request::get("/ready").body(()).map_err(|error| error.to_string())?.into_parts();
-        let answer = self.pool.forward(&self.url, &head, Bytes::new()).await;
-        answer.map(|answer| answer.status()).map_err(|error| error.to_string())
     }
 
     /// Sends everything, each request at its time, and waits for all answers.

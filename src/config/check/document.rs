@@ -10,7 +10,7 @@ use toml::{
 };
 
 use super::{Finding, Severity};
-use crate::config::{file::ConfigFile, flags::TABLE};
+use crate::config::{file::ConfigFile, flags::TABLE, suggest::with_suggestion};
 
 /// What of a file reads, what is to say of it, and where everything is.
 pub(super) struct Document {
@@ -95,7 +95,11 @@ impl Document {
                 (key, value) => {
                     let alone = Table::from_iter([(key.to_owned(), value)]);
                     if let Err(error) = alone.try_into::<ConfigFile>() {
-                        self.add(Severity::Error, key, format!("{key}: {}", error.message()));
+                        self.add(
+                            Severity::Error,
+                            key,
+                            format!("{key}: {}", with_suggestion(error.message())),
+                        );
                     }
                 }
             }
@@ -160,7 +164,7 @@ impl Document {
                 Ok(_) => drop(good.insert(key, value)),
                 Err(error) => {
                     all = false;
-                    let mut text = format!("{name}.{key}: {}", error.message());
+                    let mut text = format!("{name}.{key}: {}", with_suggestion(error.message()));
                     if name == "frontend" && TABLE.iter().any(|row| row.file_key() == key) {
                         text += "; it belongs into [router]";
                     }

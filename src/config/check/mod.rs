@@ -4,6 +4,7 @@
 //! flags and environment, which win over it, are not known.
 
 mod document;
+mod sets;
 mod workers;
 
 use std::{fmt, path::Path};
@@ -14,7 +15,8 @@ use super::{
     ConfigError, FrontendArgs, ModelEntry,
     file::ConfigFile,
     flags::{
-        Environment, Field, Frontend, Role as _, RouterFlags, Warning, build_router_config, problems, row,
+        Environment, Field, Frontend, OfTheFrontend, Role as _, RouterFlags, Warning, build_router_config,
+        problems, row,
     },
     frontend::parse_tokenizer,
 };
@@ -79,9 +81,9 @@ impl Report {
 pub fn check(path: &Path, text: &str, load: &dyn Fn(&ModelEntry) -> Result<(), String>) -> Report {
     let mut document = Document::read(path, text);
     let file = std::mem::take(&mut document.file);
-    let router = check_router(&file, &mut document);
+    let (router, flags) = check_router(&file, &mut document);
     let models = check_models(&file, &mut document, load);
-    let workers = workers::check(&file, &router, &models, &mut document);
+    let workers = workers::check(&file, (&router, &flags), &models, &mut document);
     let summary = format!(
         "router mode {}, {workers}, {} with a tokenizer",
         router.mode,
@@ -99,8 +101,8 @@ fn counted(count: usize, what: &str) -> String {
 }
 
 /// The `[router]` section; where it makes no configuration, the defaults stand in for it.
-fn check_router(file: &ConfigFile, document: &mut Document) -> RouterConfig {
-    let fallback = || Frontend::default_config().unwrap_or_default();
+fn check_router(file: &ConfigFile, document: &mut Document) -> (RouterConfig, OfTheFrontend) {
+    let fallback = || (Frontend::default_config().unwrap_or_default(), OfTheFrontend::default());
     let flags = RouterFlags::<Frontend>::none();
     // Nothing but a variable can be wrong here, and there are none.
     let Ok(given) = flags.resolve(&Environment::empty(), Some((&file.path, &file.router))) else {
@@ -122,7 +124,8 @@ fn check_router(file: &ConfigFile, document: &mut Document) -> RouterConfig {
     for warning in &built.warnings {
         document.add(Severity::Warning, &subject(warning), warning.to_string());
     }
-    if built.enforces_disagg() && file.frontend.prefill_fallback == Some(PrefillFallback::Decode) {
+    let of_the_frontend = built.of_the_frontend();
+    if of_the_frontend.enforce_disagg && file.frontend.prefill_fallback == Some(PrefillFallback::Decode) {
         let text = ConfigError::EnforcedFallback.to_string();
         document.add(Severity::Error, &place(Field::EnforceDisagg), text);
     }
@@ -136,7 +139,7 @@ fn check_router(file: &ConfigFile, document: &mut Document) -> RouterConfig {
             ),
         );
     }
-    built.config
+    (built.config, of_the_frontend)
 }
 
 /// What there is to say of weights that nobody chose.
@@ -315,5 +318,121 @@ mod tests {
         expect(&stop, &[("7 error worker set m@default.backend.generate/aggregated", "block_size")]);
         let keep_first = format!("{stop}[frontend]\non_config_mismatch = 'keep-first'");
         expect(&keep_first, &[("7 warning worker set", "http://b:1")]);
+    }
+
+    #[test]
+    fn a_key_that_was_misspelt_is_told_what_may_have_been_meant() {
+        expect(
+            "[frontend]\nprot = 1\n[router]\nrouter_mod = 'kv'\noverlap_score_credit = 2.0\n[[worker]]\nurl = 'http://a:1'\n\
+             model = 'm'\nblocksize = 16\nrouter_config = { router_mode = 'kv', kv_router_config = { router_temprature = 1 } }",
+            &[
+                ("2 error frontend.prot", "did you mean `port`?"),
+                ("4 error router.router_mod", "did you mean `router_mode`?"),
+                ("5 error router.overlap_score_credit", "did you mean `router_kv_overlap_score_credit`?"),
+                ("9 error worker.blocksize", "did you mean `block_size`?"),
+                ("10 error worker.router_config", "did you mean `router_temperature`?"),
+            ],
+        );
+    }
+
+    /// A file with these `[[worker]]` tables, after a tokenizer and `[router]`.
+    fn of_workers(router: &str, workers: &[&str]) -> String {
+        let workers = (1..).zip(workers).map(|(number, worker)| {
+            format!("[[worker]]\nurl = 'http://a:{number}'\nmodel = 'm'\n{worker}\n")
+        });
+        format!("{TOKENIZER}[router]\n{router}\n{}", workers.collect::<String>())
+    }
+
+    #[test]
+    fn prefill_and_decode_workers_that_stand_alone_are_warned_of() {
+        let prefill = "worker_type = 'prefill'";
+        let decode = "worker_type = 'decode'";
+        expect(
+            &of_workers("", &[prefill]),
+            &[("6 warning worker set m@", "prefill workers alone serve nobody")],
+        );
+        let elsewhere = format!("{decode}\nnamespace = 'other'");
+        expect(
+            &of_workers("", &[prefill, &elsewhere]),
+            &[("6 warning worker set m@default", "no decode worker")],
+        );
+        expect(&of_workers("", &[prefill, decode]), &[]);
+        expect(&of_workers("", &[decode]), &[]);
+        expect(
+            &of_workers("enforce_disagg = true", &[decode]),
+            &[("6 warning worker set m@", "are refused until")],
+        );
+    }
+
+    #[test]
+    fn a_kv_set_without_events_is_warned_of() {
+        let kv = "router_mode = 'kv'\nrouter_prefill_load_scale = 20.0";
+        let events = "kv_events_endpoint = 'tcp://*:5557'";
+        expect(&of_workers(kv, &[events]), &[]);
+        expect(
+            &of_workers(kv, &["", ""]),
+            &[("7 warning worker set m@", "none of its workers has kv_events_endpoint")],
+        );
+        expect(
+            &of_workers(kv, &[events, ""]),
+            &[("7 warning worker set m@", "http://a:2 has no kv_events_endpoint")],
+        );
+        // Who goes by load alone needs none.
+        expect(&of_workers("load_aware = true", &[""]), &[]);
+        expect(
+            &of_workers("router_mode = 'random'", &[events]),
+            &[("6 hint worker set m@", "router mode random does not look at it")],
+        );
+    }
+
+    #[test]
+    fn weights_that_others_leave_nothing_to_weigh_are_warned_of() {
+        let kv = "[router]\nrouter_mode = 'kv'\n";
+        for (text, findings) in [
+            (
+                "router_track_prefill_tokens = false\nrouter_prefill_load_scale = 20.0\n\
+                 router_kv_overlap_score_credit = 2.0",
+                &[("4 warning", "without prefill"), ("5 warning", "without prefill")][..],
+            ),
+            (
+                "router_prefill_load_scale = 0\nrouter_host_cache_hit_weight = 1",
+                &[("4 warning", "prefill_load_scale is 0")],
+            ),
+            (
+                "router_kv_overlap_score_credit = 0\nrouter_kv_overlap_score_credit_decay = 1",
+                &[("4 warning", "overlap_score_credit is 0")],
+            ),
+            (
+                "router_track_active_blocks = false\nrouter_assume_kv_reuse = false",
+                &[("4 warning", "no blocks are counted")],
+            ),
+        ] {
+            expect(&format!("{kv}{text}"), findings);
+        }
+    }
+
+    #[test]
+    fn what_a_card_or_a_set_does_not_look_at_is_told() {
+        let card =
+            "router_config = { router_mode = 'random', kv_router_config = { router_temperature = 0.5 } }";
+        expect(
+            &of_workers("", &[card]),
+            &[("9 warning worker http://a:1: router_config: router_temperature changes nothing", "random")],
+        );
+        let weighted = "router_mode = 'device-aware-weighted'\nrouter_accelerator_to_cpu_ratio = 4";
+        expect(&of_workers(weighted, &["", ""]), &[("7 hint worker set m@", "device = \"cpu\"")]);
+        expect(&of_workers(weighted, &["", "device = 'cpu'"]), &[]);
+        expect(
+            &of_workers("router_accelerator_to_cpu_ratio = 4", &[""]),
+            &[("5 hint router_accelerator_to_cpu_ratio = 4", "changes nothing here")],
+        );
+    }
+
+    #[test]
+    fn workers_of_other_namespaces_would_be_left_out() {
+        expect(
+            &of_workers("namespace = 'a'", &["namespace = 'a'", "namespace = 'b'"]),
+            &[("10 warning worker http://a:2 is left out", "namespace 'b' is not served here")],
+        );
     }
 }

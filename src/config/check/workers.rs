@@ -5,12 +5,12 @@ use std::{collections::BTreeSet, sync::Arc};
 use ahash::{AHashMap, AHashSet};
 use tracing::subscriber::{NoSubscriber, with_default};
 
-use super::{Document, PLAIN_WEIGHTS, Severity, counted, has_plain_weights};
+use super::{Document, PLAIN_WEIGHTS, Severity, counted, has_plain_weights, sets};
 use crate::{
-    config::{ConfigError, file::ConfigFile},
+    config::{ConfigError, file::ConfigFile, flags::OfTheFrontend},
     fleet::{
-        ConfigSource, Fingerprint, Fleet, IndexKey, OnConfigMismatch, PrefillPool, RouterConfig, SetView,
-        StreamSource, StreamStatus, Streams,
+        ConfigSource, Fingerprint, Fleet, IndexKey, OnConfigMismatch, PrefillPool, RegistrationError,
+        RouterConfig, SetView, StreamSource, StreamStatus, Streams,
     },
     index::IndexWriter,
     slot::{Slot, WorkerId},
@@ -19,14 +19,15 @@ use crate::{
 /// Says what is wrong with the workers; how many there are, and in how many sets.
 pub(super) fn check(
     file: &ConfigFile,
-    router: &RouterConfig,
+    (router, flags): (&RouterConfig, &OfTheFrontend),
     models: &AHashSet<String>,
     document: &mut Document,
 ) -> String {
     let policy = file.frontend.on_config_mismatch.unwrap_or_default();
     // Nobody joins: what a fleet logs of joining would mislead.
     let fleet = with_default(NoSubscriber::default(), || {
-        Fleet::new(router.clone(), Box::new(Nowhere)).on_config_mismatch(policy)
+        let fleet = Fleet::new(router.clone(), Box::new(Nowhere)).on_config_mismatch(policy);
+        fleet.serving(flags.namespaces.clone())
     });
     let mut seen = AHashSet::new();
     let mut places = AHashMap::new();
@@ -37,7 +38,14 @@ pub(super) fn check(
             continue;
         }
         match with_default(NoSubscriber::default(), || fleet.register(spec.clone(), None)) {
-            Ok(id) => drop(places.insert(id, place)),
+            Ok(id) => {
+                sets::check_card(spec, &place, document);
+                drop(places.insert(id, place));
+            }
+            Err(error @ RegistrationError::OtherNamespace { .. }) => {
+                let text = format!("worker {} is left out: {error}", spec.url);
+                document.add(Severity::Warning, &place, text);
+            }
             Err(error) => document.add(Severity::Error, &place, format!("worker {}: {error}", spec.url)),
         }
     }
@@ -45,6 +53,7 @@ pub(super) fn check(
     for set in &view.sets {
         check_set(set, policy, &places, document);
     }
+    sets::check(&view, (router, flags), &places, document);
     check_tokenizers(view.sets.iter(), models, &places, document);
     format!("{} in {}", counted(file.worker.len(), "worker"), counted(view.sets.len(), "worker set"))
 }
@@ -99,7 +108,7 @@ fn check_set(
 }
 
 /// The place of the first worker whose fingerprint counts.
-fn first_place(
+pub(super) fn first_place(
     set: &SetView,
     places: &AHashMap<WorkerId, String>,
     counts: impl Fn(Fingerprint) -> bool,

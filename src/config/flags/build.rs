@@ -7,7 +7,7 @@ use super::{
     presets, row, rules::Rule, tuning,
 };
 use crate::{
-    fleet::RouterConfig,
+    fleet::{Namespaces, RouterConfig},
     select::{Mode, Tuning, TuningError, UnknownMode},
 };
 
@@ -22,6 +22,15 @@ pub struct Built<C> {
     pub warnings: Vec<Warning>,
 }
 
+/// Router flags that are no part of a configuration: no card carries them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OfTheFrontend {
+    /// What `--enforce-disagg` was set to.
+    pub enforce_disagg: bool,
+    /// What `--namespace` and `--namespace-prefix` come down to.
+    pub namespaces: Namespaces,
+}
+
 /// Flags that do not make a router configuration.
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum BuildError {
@@ -30,10 +39,15 @@ pub enum BuildError {
     NoConfiguration,
     /// A worker was given a flag that a configuration without a mode cannot carry.
     #[error(
-        "{0} needs --router-mode on a worker: without a mode it advertises no router configuration and inherits \
-         the frontend's. Give --router-mode too, or leave the flag out"
+        "{0} needs --router-mode on a worker (router_mode in a file): without a mode it advertises no router \
+         configuration and inherits the frontend's. Give a mode too, or leave it out"
     )]
     NeedsMode(Setting),
+    /// A worker's file has a flag that no card can carry.
+    #[error(
+        "{0}: it belongs to the frontend: no worker can advertise it. Give it to kvroute frontend instead"
+    )]
+    Withheld(Setting),
     /// Fields that do not go together.
     #[error("{text} ({given})")]
     Rule {
@@ -74,10 +88,16 @@ pub enum BuildError {
 }
 
 impl<C> Built<C> {
-    /// What `--enforce-disagg` was set to. It is no part of a configuration: no card carries it.
+    /// What was said of the frontend itself.
     #[must_use]
-    pub fn enforces_disagg(&self) -> bool {
-        self.settings.switch(Field::EnforceDisagg)
+    pub fn of_the_frontend(&self) -> OfTheFrontend {
+        let name = |field| self.settings.text(field).map(str::to_owned);
+        let namespaces = match (name(Field::NamespacePrefix), name(Field::Namespace)) {
+            (Some(prefix), _) => Namespaces::WithPrefix(prefix),
+            (None, Some(name)) => Namespaces::Named(name),
+            (None, None) => Namespaces::Every,
+        };
+        OfTheFrontend { enforce_disagg: self.settings.switch(Field::EnforceDisagg), namespaces }
     }
 
     /// What was not left at its default, in the order of the table.
@@ -93,13 +113,20 @@ impl<C> Built<C> {
 pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>, BuildError> {
     let mut settings = given.settings.clone();
     let mut warnings = given.warnings.clone();
+    if let Some(withheld) = settings.iter().find(|setting| is_withheld::<R>(setting)) {
+        return Err(BuildError::Withheld(withheld.clone()));
+    }
     presets::apply_old_weight(&mut settings, &mut warnings);
     presets::apply(&mut settings, &mut warnings);
+    warnings.extend(presets::overruled_namespace(&settings));
     let config = match settings.text(Field::RouterMode).map(str::parse::<Mode>).transpose()? {
         Some(mode) => {
             check(&settings)?;
             presets::settle(&mut settings);
-            warnings.extend(idle(&settings, mode));
+            match mode {
+                Mode::Kv => warnings.extend(presets::without_effect(&settings)),
+                _ => warnings.extend(idle(&settings, mode)),
+            }
             Some(RouterConfig { mode, tuning: tuning_for::<R>(&settings, mode)? })
         }
         None => {
@@ -110,13 +137,18 @@ pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>
     Ok(Built { config: R::complete(config)?, settings, warnings })
 }
 
+/// Flags of that kind are refused by the parser, and variables do not speak to workers; a worker's file does.
+fn is_withheld<R: Role>(setting: &Setting) -> bool {
+    !R::FRONTEND && row(setting.field).frontend_only() && setting.source.is_given()
+}
+
 /// Other modes do not look at the weights, and carry the defaults.
 fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, BuildError> {
     let base = R::default_config().map_or_else(Tuning::default, |config| config.tuning);
     let tuning = if mode == Mode::Kv {
         Tuning { conditional_disagg: conditional_disagg::read(settings)?, ..tuning::tuning(settings, base) }
     } else {
-        Tuning { accelerator_to_cpu_ratio: base.accelerator_to_cpu_ratio, ..Tuning::default() }
+        Tuning { accelerator_to_cpu_ratio: tuning::ratio(settings), ..Tuning::default() }
     };
     tuning.validate()?;
     Ok(tuning)
@@ -172,9 +204,6 @@ fn inherit(settings: &Settings) -> Result<Option<Warning>, BuildError> {
 
 /// Weights that were given to a mode that does not look at them.
 fn idle(settings: &Settings, mode: Mode) -> Option<Warning> {
-    if mode == Mode::Kv {
-        return None;
-    }
     let idle = |setting: &&Setting| {
         row(setting.field).group == Group::Kv
             && setting.source.is_given()

@@ -65,7 +65,7 @@ impl<'a> Environment<'a> {
     }
 
     /// A variable's text. An empty variable is an unset one.
-    pub(super) fn text(&self, variable: &'static str) -> Result<Option<String>, EnvironmentError> {
+    pub(in crate::config) fn text(&self, variable: &'static str) -> Result<Option<String>, EnvironmentError> {
         match (self.lookup)(variable) {
             None => Ok(None),
             Some(value) if value.is_empty() => Ok(None),

@@ -122,6 +122,13 @@ impl Settings {
         }
     }
 
+    pub(super) fn whole(&self, field: Field) -> Option<u64> {
+        match self.get(field).value {
+            Value::Whole(value) => Some(value),
+            _ => None,
+        }
+    }
+
     pub(super) fn text(&self, field: Field) -> Option<&str> {
         match &self.get(field).value {
             Value::Text(text) => Some(text),

@@ -60,6 +60,8 @@ pub enum Range {
     AtLeastOne,
     /// 1 second to a year of them.
     UpToAYear,
+    /// At least 1, and no more than 32 bits hold.
+    Ratio,
 }
 
 impl Kind {
@@ -123,6 +125,7 @@ impl Range {
             Self::Share | Self::Threshold => "0 to 1",
             Self::AtLeastOne => "1 or more",
             Self::UpToAYear => "1 to 31536000",
+            Self::Ratio => "1 to 4294967295",
         }
     }
 
@@ -135,6 +138,7 @@ impl Range {
             Self::Threshold => "must be between 0.0 and 1.0",
             Self::AtLeastOne => "must be at least 1",
             Self::UpToAYear => "must be between 1 and 31536000",
+            Self::Ratio => "must be between 1 and 4294967295",
         }
     }
 
@@ -144,6 +148,7 @@ impl Range {
             Self::Share | Self::Threshold => (0.0, 1.0),
             Self::AtLeastOne => (1.0, f64::MAX),
             Self::UpToAYear => (1.0, 31_536_000.0),
+            Self::Ratio => (1.0, f64::from(u32::MAX)),
         };
         if (least..=most).contains(&number) { Ok(()) } else { Err(format!("{} {}", name(), self.problem())) }
     }

@@ -31,7 +31,7 @@ mod tuning;
 mod value;
 mod warning;
 
-pub use build::{BuildError, Built, build_router_config, problems};
+pub use build::{BuildError, Built, OfTheFrontend, build_router_config, problems};
 pub use environment::{Environment, EnvironmentError};
 pub use field::Field;
 pub use given::{Given, Setting, Settings, Source};
@@ -42,5 +42,6 @@ pub use role::{Frontend, MockFleet, Role, Worker};
 pub use row::{Alias, Group, Row, Status};
 pub use section::RouterSection;
 pub use table::{TABLE, row};
+pub(in crate::config) use tuning::changed_weights;
 pub use value::Value;
 pub use warning::Warning;

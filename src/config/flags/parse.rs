@@ -46,7 +46,7 @@ impl<R: Role> RouterFlags<R> {
 
 impl<R: Role> Args for RouterFlags<R> {
     fn augment_args(mut command: Command) -> Command {
-        for row in &TABLE {
+        for row in read_by::<R>() {
             for spelling in spellings(row) {
                 command = command.arg(arg::<R>(row, spelling));
             }
@@ -62,7 +62,7 @@ impl<R: Role> Args for RouterFlags<R> {
 impl<R: Role> FromArgMatches for RouterFlags<R> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut values = Vec::new();
-        for row in &TABLE {
+        for row in read_by::<R>() {
             for Spelling { flag, yes, .. } in spellings(row) {
                 let value = if let Some(yes) = yes {
                     matches.get_flag(flag).then_some(Value::Switch(yes))
@@ -83,6 +83,11 @@ impl<R: Role> FromArgMatches for RouterFlags<R> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// The rows that a role's parser has, be it to refuse them.
+fn read_by<R: Role>() -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().filter(|row| R::FRONTEND || !row.workers_have_their_own)
 }
 
 /// One way to write a flag.

@@ -82,6 +82,43 @@ pub(super) fn apply_old_weight(settings: &mut Settings, warnings: &mut Vec<Warni
     }
 }
 
+/// Weights of mode kv that others leave nothing to weigh.
+pub(super) fn without_effect(settings: &Settings) -> Vec<Warning> {
+    let by = |fields: &[Field], because: &str| -> Vec<_> {
+        let given = fields.iter().map(|field| settings.get(*field)).filter(|setting| {
+            let said = matches!(setting.source, Source::Flag(_) | Source::Variable(_) | Source::File(_));
+            said && setting.value != row(setting.field).default()
+        });
+        given.map(|setting| Warning::Overruled { setting: setting.clone(), by: because.to_owned() }).collect()
+    };
+    let caches = [OverlapScoreCredit, OverlapScoreCreditDecay, HostCacheHitWeight, DiskCacheHitWeight];
+    // A decode worker may be credited for what is cached there even so.
+    let mut warnings = if !settings.switch(TrackPrefillTokens) && !settings.switch(ConditionalDisagg) {
+        let fields = [&[PrefillLoadScale], &caches[..]].concat();
+        by(&fields, "router_track_prefill_tokens is false, and without prefill there is nothing to save")
+    } else if settings.number(PrefillLoadScale) == Some(0.0) {
+        by(&caches, "prefill_load_scale is 0, so what is cached saves nothing")
+    } else if settings.number(OverlapScoreCredit) == Some(0.0) {
+        by(&[OverlapScoreCreditDecay], "overlap_score_credit is 0")
+    } else {
+        Vec::new()
+    };
+    if !settings.switch(TrackActiveBlocks) {
+        warnings
+            .extend(by(&[AssumeKvReuse], "router_track_active_blocks is false, so no blocks are counted"));
+    }
+    warnings
+}
+
+/// The namespace that a prefix leaves without a say.
+pub(super) fn overruled_namespace(settings: &Settings) -> Option<Warning> {
+    if !(settings.is_set(Namespace) && settings.is_set(NamespacePrefix)) {
+        return None;
+    }
+    let by = format!("{} says which are served", settings.get(NamespacePrefix));
+    Some(Warning::Overruled { setting: settings.get(Namespace).clone(), by })
+}
+
 fn name(field: Field) -> String {
     row(field).key.map_or_else(|| row(field).file_key(), str::to_owned)
 }

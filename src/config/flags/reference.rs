@@ -136,7 +136,13 @@ fn key(row: &Row) -> String {
 }
 
 fn takers(row: &Row) -> &'static str {
-    if row.frontend_only() { "frontend" } else { "frontend, worker" }
+    match row.frontend_only() {
+        true if row.workers_have_their_own => {
+            "frontend; a worker's own flag of that name says where it belongs"
+        }
+        true => "frontend",
+        false => "frontend, worker",
+    }
 }
 
 /// Where the page and the sample disagree with the table, the table is right.

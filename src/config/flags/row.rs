@@ -21,6 +21,8 @@ pub struct Row {
     pub kind: Kind,
     /// Where on a card its key is.
     pub group: Group,
+    /// Whether workers have a flag of that name for themselves, with a meaning of its own.
+    pub workers_have_their_own: bool,
     /// Its key on a card; none if no card carries it.
     pub key: Option<&'static str>,
     /// Whether it works.
@@ -158,6 +160,7 @@ impl Row {
             old_variable: None,
             kind: Kind::Text,
             group,
+            workers_have_their_own: false,
             key: None,
             status: Status::Works,
             deprecated: None,
@@ -230,6 +233,11 @@ impl Row {
 
     pub(super) const fn alias(mut self, flag: &'static str, negated: Option<&'static str>) -> Self {
         self.alias = Some(Alias { flag, negated });
+        self
+    }
+
+    pub(super) const fn workers_have_their_own(mut self) -> Self {
+        self.workers_have_their_own = true;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Field::{self, *},
-    Settings, Value,
+    Settings, Value, row,
 };
 
 /// A demand that two or more fields make together.
@@ -17,7 +17,7 @@ pub(super) struct Rule {
 impl Rule {
     /// The rules that `settings` break.
     pub(super) fn broken(settings: &Settings) -> impl Iterator<Item = &'static Self> {
-        RULES.iter().filter(|rule| (rule.broken)(settings))
+        RULES.iter().chain(&LOAD_MODEL_RULES).filter(|rule| (rule.broken)(settings))
     }
 }
 
@@ -25,7 +25,7 @@ const fn rule(text: &'static str, fields: &'static [Field], broken: fn(&Settings
     Rule { text, fields, broken }
 }
 
-static RULES: [Rule; 18] = [
+static RULES: [Rule; 17] = [
     rule(
         "router_track_output_blocks requires router_track_active_blocks=true",
         &[TrackOutputBlocks, TrackActiveBlocks],
@@ -39,11 +39,6 @@ static RULES: [Rule; 18] = [
     rule("router_prefill_load_model requires router mode kv", &[PrefillLoadModel, RouterMode], |given| {
         has_load_model(given) && !kv(given)
     }),
-    rule(
-        "ais_perf_config requires router_prefill_load_model=ais",
-        &[AisPerfConfig, PrefillLoadModel],
-        |given| given.is_set(AisPerfConfig) && !has_load_model(given),
-    ),
     rule(
         "use_remote_indexer and serve_indexer are mutually exclusive",
         &[UseRemoteIndexer, ServeIndexer],
@@ -108,6 +103,32 @@ static RULES: [Rule; 18] = [
         },
     ),
 ];
+
+/// What describes the prefill load model describes nothing without one.
+macro_rules! of_the_load_model {
+    ($($field:ident $name:literal)+) => {
+        [$(rule(
+            concat!($name, " requires router_prefill_load_model=ais"),
+            &[$field, PrefillLoadModel],
+            |given| given.get($field).value != row($field).default() && !has_load_model(given),
+        )),+]
+    };
+}
+
+static LOAD_MODEL_RULES: [Rule; 12] = of_the_load_model!(
+    AisPerfConfig "ais_perf_config"
+    AisBackend "ais_backend"
+    AisSystem "ais_system"
+    AisBackendVersion "ais_backend_version"
+    AisTpSize "ais_tp_size"
+    AisModelPath "ais_model_path"
+    AisMoeTpSize "ais_moe_tp_size"
+    AisMoeEpSize "ais_moe_ep_size"
+    AisAttentionDpSize "ais_attention_dp_size"
+    AisNextn "ais_nextn"
+    AisNextnAcceptRates "ais_nextn_accept_rates"
+    AisMtpSeed "ais_mtp_seed"
+);
 
 fn kv(given: &Settings) -> bool {
     given.text(RouterMode) == Some("kv")

@@ -8,8 +8,9 @@ use serde::{
 };
 
 use super::{Field, Kind, Row, TABLE, Value};
+use crate::config::suggest::nearest;
 
-/// The router flags in a file, by their names with underscores. A file is a frontend's.
+/// The router flags in a file, by their names with underscores.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct RouterSection(Vec<(Field, Value)>);
 
@@ -54,11 +55,20 @@ impl<'de> DeserializeSeed<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<&'static Row, D::Error> {
         let key = String::deserialize(deserializer)?;
         TABLE.iter().find(|row| row.file_key() == key).ok_or_else(|| {
+            let meant = meant_by(&key).map_or_else(String::new, |meant| format!(" did you mean `{meant}`?"));
             D::Error::custom(format!(
-                "unknown key `{key}` in [router]; its keys are the router flags with underscores, such as router_mode"
+                "unknown key `{key}` in [router];{meant} its keys are the router flags with underscores, such as \
+                 router_mode"
             ))
         })
     }
+}
+
+/// The key that somebody may have meant: that of a flag which a card calls so, or the nearest one.
+fn meant_by(key: &str) -> Option<String> {
+    let of_card = TABLE.iter().find(|row| row.key == Some(key)).map(Row::file_key);
+    let keys: Vec<_> = TABLE.iter().map(Row::file_key).collect();
+    of_card.or_else(|| nearest(key, keys.iter().map(String::as_str)).map(str::to_owned))
 }
 
 /// Reads a value as its row reads it.

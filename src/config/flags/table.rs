@@ -1,7 +1,8 @@
 //! The table of router flags.
 //!
 //! Spellings, variables, defaults, ranges and keys are Dynamo's, so that existing manifests keep their meaning.
-//! Where a row differs it says so: `--router-event-threads` stands at 1, because that is what an index gets.
+//! Where a row differs it says so: `--router-event-threads` stands at 1, because that is what an index gets, and
+//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone.
 
 use super::{
     Field::{self, *},
@@ -10,7 +11,7 @@ use super::{
 };
 
 /// Every router flag, in the order of [`Field`].
-pub static TABLE: [Row; 48] = [
+pub static TABLE: [Row; 62] = [
     Row::new(RouterMode, "router-mode", "DYN_ROUTER_MODE", Router)
         .key("router_mode")
         .choice("MODE", MODES, None)
@@ -126,6 +127,7 @@ pub static TABLE: [Row; 48] = [
         .help("0 takes the cheapest worker; above 0, costlier ones get a share too"),
     Row::new(KvEvents, "router-kv-events", "DYN_ROUTER_USE_KV_EVENTS", Kv)
         .key("use_kv_events")
+        .old_variable("DYN_USE_KV_EVENTS")
         .switch("no-router-kv-events", true)
         .alias("kv-events", Some("no-kv-events"))
         .help("Whether the router follows the engines' KV events (workers publish them in any case)")
@@ -177,7 +179,7 @@ pub static TABLE: [Row; 48] = [
         .choice("MODEL", &["none", "ais"], Some("none"))
         .old_word("aic", "ais")
         .help("What estimates how far a running prefill has come")
-        .refused("a prefill counts in full until its first token", "a model of prefill times"),
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
     Row::new(TtlSecs, "router-ttl-secs", "DYN_ROUTER_TTL_SECS", Kv)
         .key("router_ttl_secs")
         .number("SECONDS", Range::AtLeastZero, Some(120.0))
@@ -279,7 +281,7 @@ pub static TABLE: [Row; 48] = [
         .no_variable()
         .text("FILE")
         .help("What the prefill load model ais was measured with")
-        .refused("a prefill counts in full until its first token", "a model of prefill times"),
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
     Row::new(KvCacheBlockSize, "kv-cache-block-size", "DYN_KV_CACHE_BLOCK_SIZE", FrontendOnly)
         .whole("TOKENS", Range::AtLeastOne, None)
         .help("Tokens per block, in place of what workers say")
@@ -295,7 +297,84 @@ pub static TABLE: [Row; 48] = [
         .whole("TOKENS", Range::AtLeastZero, None)
         .help("Longest request that goes on at another worker")
         .refused("an answer that has begun is not moved", "replay of the output so far"),
+    Row::new(Namespace, "namespace", "DYN_NAMESPACE", FrontendOnly)
+        .text("NAME")
+        .workers_have_their_own()
+        .help("Serves the workers of this namespace only; those of others are refused and counted"),
+    Row::new(NamespacePrefix, "namespace-prefix", "DYN_NAMESPACE_PREFIX", FrontendOnly)
+        .text("PREFIX")
+        .help("Serves the workers of all namespaces that begin so; it wins over --namespace"),
+    // Dynamo has the variable alone, and reads it anew for every choice.
+    Row::new(
+        AcceleratorToCpuRatio,
+        "router-accelerator-to-cpu-ratio",
+        "DYN_ENCODER_CUDA_TO_CPU_RATIO",
+        FrontendOnly,
+    )
+    .whole("N", Range::Ratio, Some(8))
+    .help(
+        "How many CPU workers one accelerator is worth, for mode device-aware-weighted; of all worker sets",
+    ),
+    Row::new(AisBackend, "ais-backend", "DYN_AIS_BACKEND", FrontendOnly)
+        .text("NAME")
+        .alias("aic-backend", None)
+        .help("The engine that the prefill load model ais is for")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisSystem, "ais-system", "DYN_AIS_SYSTEM", FrontendOnly)
+        .text("NAME")
+        .alias("aic-system", None)
+        .help("The hardware that it is for")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisBackendVersion, "ais-backend-version", "DYN_AIS_BACKEND_VERSION", FrontendOnly)
+        .text("VERSION")
+        .alias("aic-backend-version", None)
+        .help("That engine's version")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisTpSize, "ais-tp-size", "DYN_AIS_TP_SIZE", FrontendOnly)
+        .whole("N", Range::AtLeastOne, None)
+        .alias("aic-tp-size", None)
+        .help("Its tensor-parallel size")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisModelPath, "ais-model-path", "DYN_AIS_MODEL_PATH", FrontendOnly)
+        .text("PATH")
+        .alias("aic-model-path", None)
+        .help("The model that it is for")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisMoeTpSize, "ais-moe-tp-size", "DYN_AIS_MOE_TP_SIZE", FrontendOnly)
+        .whole("N", Range::AtLeastOne, None)
+        .alias("aic-moe-tp-size", None)
+        .help("Its tensor-parallel size within experts")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisMoeEpSize, "ais-moe-ep-size", "DYN_AIS_MOE_EP_SIZE", FrontendOnly)
+        .whole("N", Range::AtLeastOne, None)
+        .alias("aic-moe-ep-size", None)
+        .help("Its expert-parallel size")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisAttentionDpSize, "ais-attention-dp-size", "DYN_AIS_ATTENTION_DP_SIZE", FrontendOnly)
+        .whole("N", Range::AtLeastOne, None)
+        .alias("aic-attention-dp-size", None)
+        .help("Its data-parallel size in attention")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisNextn, "ais-nextn", "DYN_AIS_NEXTN", FrontendOnly)
+        .whole("N", Range::AtLeastZero, None)
+        .alias("aic-nextn", None)
+        .help("How many tokens it speculates ahead")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisNextnAcceptRates, "ais-nextn-accept-rates", "", FrontendOnly)
+        .no_variable()
+        .text("RATES")
+        .alias("aic-nextn-accept-rates", None)
+        .help("How many of those are accepted, at each place")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(AisMtpSeed, "ais-mtp-seed", "DYN_AIS_MTP_SEED", FrontendOnly)
+        .whole("SEED", Range::AtLeastZero, Some(42))
+        .alias("aic-mtp-seed", None)
+        .help("Seed of its random draws")
+        .refused(NO_LOAD_MODEL, LOAD_MODEL),
 ];
+
+const NO_LOAD_MODEL: &str = "a prefill counts in full until its first token";
+const LOAD_MODEL: &str = "a model of prefill times";
 
 /// The modes, as [`Mode::ALL`](crate::select::Mode::ALL) names them.
 const MODES: &[&str] =

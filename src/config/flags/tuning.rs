@@ -1,8 +1,10 @@
 //! Which fields set which weight of `select`.
 
+use std::num::NonZeroU32;
+
 use super::{
     Field::{self, *},
-    Settings, Value,
+    Group, Settings, TABLE, Value,
 };
 use crate::select::Tuning;
 
@@ -20,9 +22,17 @@ pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
         TrackOutputBlocks => Value::Switch(tuning.router_track_output_blocks),
         AssumeKvReuse => Value::Switch(tuning.router_assume_kv_reuse),
         TrackPrefillTokens => Value::Switch(tuning.router_track_prefill_tokens),
+        AcceleratorToCpuRatio => Value::Whole(tuning.accelerator_to_cpu_ratio.get().into()),
         ConditionalDisagg => Value::Switch(tuning.conditional_disagg.is_some()),
         _ => return None,
     })
+}
+
+/// The keys of the weights that are not at their default, as a card spells them.
+pub(in crate::config) fn changed_weights(tuning: &Tuning) -> Vec<&'static str> {
+    let weights = TABLE.iter().filter(|row| row.group == Group::Kv);
+    let changed = weights.filter(|row| value(tuning, row.field) != value(&Tuning::default(), row.field));
+    changed.filter_map(|row| row.key).collect()
 }
 
 /// The tuning that `settings` make; what no flag sets comes from `base`.
@@ -42,6 +52,12 @@ pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
         router_track_prefill_tokens: settings.switch(TrackPrefillTokens),
         // Made of two fields, by `conditional_disagg`.
         conditional_disagg: None,
-        accelerator_to_cpu_ratio: base.accelerator_to_cpu_ratio,
+        accelerator_to_cpu_ratio: ratio(settings),
     }
+}
+
+/// What one accelerator is worth in CPUs. It is looked at in every mode: sets may bring the one that needs it.
+pub(super) fn ratio(settings: &Settings) -> NonZeroU32 {
+    let ratio = settings.whole(AcceleratorToCpuRatio).and_then(|ratio| u32::try_from(ratio).ok());
+    ratio.and_then(NonZeroU32::new).unwrap_or(Tuning::default().accelerator_to_cpu_ratio)
 }

@@ -110,6 +110,7 @@ fn fill(
     spec.ranks = facts.ranks.as_ref().map_or(1, |ranks| ranks.value);
     spec.device = facts.device.as_ref().map_or(spec.device, |device| device.value);
     spec.worker_type = facts.worker_type.as_ref().map_or(spec.worker_type, |role| role.value);
+    spec.model_type = facts.model_type.as_ref().map_or(spec.model_type, |known| known.value);
     spec.eagle = facts.eagle.as_ref().is_some_and(|eagle| eagle.value);
     spec.total_kv_blocks = facts.total_kv_blocks.as_ref().map(|blocks| blocks.value);
     // The operator's word on the role counts more than the engine's arguments.

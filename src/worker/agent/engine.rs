@@ -5,10 +5,12 @@ use std::str::FromStr;
 use http::Uri;
 use serde_json::Value;
 
-use super::caller::Caller;
-use crate::worker::{
-    backend::{Backend, direction},
-    facts::{Facts, KvEvents, Stated},
+use crate::{
+    proxy::Caller,
+    worker::{
+        backend::{Backend, direction},
+        facts::{Facts, KvEvents, Stated},
+    },
 };
 
 /// An engine, seen from beside it.
@@ -44,13 +46,9 @@ impl Engine {
         Self { backend, url, caller }
     }
 
-    /// Whether it can serve. One that has no such route is there all the same.
+    /// Whether it can serve.
     pub(super) async fn is_well(&self) -> Result<(), Unwell> {
-        match self.caller.get(&self.url, "/health").await {
-            Ok(reply) if !reply.status.is_server_error() => Ok(()),
-            Ok(reply) => Err(Unwell(format!("GET /health answers {}", reply.status))),
-            Err(reason) => Err(Unwell(reason)),
-        }
+        self.caller.is_well(&self.url).await.map_err(Unwell)
     }
 
     /// Asks it for all that it can tell.

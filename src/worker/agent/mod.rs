@@ -12,7 +12,6 @@
 //!
 //! It starts and stops no engine, and sends no request but questions.
 
-mod caller;
 mod describe;
 mod engine;
 mod registration;
@@ -29,7 +28,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
-    caller::Caller,
     engine::{Engine, Unwell},
     registration::Registration,
 };
@@ -37,7 +35,7 @@ use super::{
     backend::Backend,
     facts::{Facts, PublishKvEvents},
 };
-use crate::fleet::WorkerSpec;
+use crate::{fleet::WorkerSpec, proxy::Caller};
 
 pub use describe::DescribeError;
 

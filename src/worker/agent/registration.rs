@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{AgentSettings, Described, Pace, caller::Caller};
-use crate::fleet::WorkerSpec;
+use super::{AgentSettings, Described, Pace};
+use crate::{fleet::WorkerSpec, proxy::Caller};
 
 /// What the last word to a frontend may take: the process is waiting to end.
 const LAST_WORD: Duration = Duration::from_secs(2);

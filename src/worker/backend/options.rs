@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ArgumentError;
 use crate::{
-    fleet::StreamDirection,
+    fleet::{Api, ModelType, StreamDirection},
     worker::facts::{KvEvents, Stated},
 };
 
@@ -157,6 +157,11 @@ pub fn without_secrets(arguments: &[String]) -> String {
         }
     }
     shown.join(" ")
+}
+
+/// An engine whose option makes it answer with vectors, and generate nothing.
+pub(super) fn embeds(option: Option<&str>) -> Option<Stated<ModelType>> {
+    option.map(|option| Stated::new(ModelType::of(&[Api::Embedding]), source(option)))
 }
 
 /// How the log names an option as the source of a fact.

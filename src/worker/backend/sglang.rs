@@ -2,7 +2,7 @@
 
 use super::{
     ArgumentError, EngineArguments, Options,
-    options::{error, source},
+    options::{embeds, error, source},
 };
 use crate::{
     fleet::{DeviceKind, WorkerType},
@@ -25,6 +25,7 @@ pub(super) fn read(options: &Options<'_>) -> Result<EngineArguments, ArgumentErr
             }),
             bootstrap_port: bootstrap_port(options, worker_type.as_ref())?,
             worker_type,
+            model_type: embeds(options.has("--is-embedding")),
             eagle: eagle(options)?,
             events: options.kv_events(|config| config["publisher"] == "zmq")?,
             ..Facts::default()
@@ -85,8 +86,15 @@ mod tests {
         assert_eq!(facts.worker_type.unwrap().value, WorkerType::Decode);
         assert_eq!(facts.device.unwrap().value, DeviceKind::Cpu);
         assert!(facts.eagle.unwrap().value);
+        assert_eq!(facts.model_type, None);
         let KvEvents::Published { direction, replay, .. } = facts.events.unwrap().value else { panic!() };
         assert_eq!((direction, replay), (StreamDirection::Connect, None));
+    }
+
+    #[test]
+    fn an_embedding_model_embeds() {
+        let facts = read(&Options::parse(&words("--is-embedding --port 1"))).unwrap().facts;
+        assert_eq!(facts.model_type.unwrap().value.to_string(), "embedding");
     }
 
     #[test]

@@ -2,13 +2,17 @@
 
 use serde_json::Value;
 
-use super::{ArgumentError, EngineArguments, Options, options::source};
+use super::{
+    ArgumentError, EngineArguments, Options,
+    options::{embeds, source},
+};
 use crate::worker::facts::{Facts, KvEvents, Stated};
 
 pub(super) fn read(options: &Options<'_>) -> Result<EngineArguments, ArgumentError> {
     let leading = options.leading().map(|model| Stated::new(model.to_owned(), source("model_tag")));
     let model = options.text(&["--served-model-name"])?.or(leading).or(options.text(&["--model"])?);
     let (first_rank, ranks) = ranks(options)?;
+    let pooling = options.text(&["--runner"])?.filter(|runner| runner.value == "pooling");
     let mut events = options.kv_events(publishes)?;
     if let Some(switch) = options.has("--no-enable-prefix-caching") {
         // Without a prefix cache no block is ever stored.
@@ -22,6 +26,7 @@ pub(super) fn read(options: &Options<'_>) -> Result<EngineArguments, ArgumentErr
             block_size: options.number(&["--block-size"])?,
             first_rank,
             ranks,
+            model_type: embeds(pooling.map(|_| "--runner")),
             max_num_batched_tokens: batch(options)?,
             events,
             ..Facts::default()
@@ -104,6 +109,14 @@ mod tests {
         assert_eq!(events("--port 1"), None);
         let broken = read(&Options::parse(&words("--kv-events-config {")));
         assert!(broken.unwrap_err().to_string().contains("--kv-events-config: '{' is not JSON"));
+    }
+
+    #[test]
+    fn a_pooling_model_embeds() {
+        let model_type = |line: &str| facts(line).model_type.map(|known| known.value.to_string());
+        assert_eq!(model_type("--runner pooling").as_deref(), Some("embedding"));
+        assert_eq!(model_type("--runner generate"), None);
+        assert_eq!(model_type(""), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Small HTTP requests, answered whole.
+//! Small requests of the router's own, with answers that are read whole: to an engine's or a frontend's own routes.
 
 use std::time::Duration;
 
@@ -7,44 +7,55 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
 use serde_json::Value;
 
-use crate::proxy::{Pool, PoolSettings};
+use super::pool::{Pool, PoolSettings};
 
-/// Largest answer that is read, in bytes. A metrics page of a large engine has some hundred thousand.
-const LIMIT: usize = 8 << 20;
+/// Largest answer that is read, in bytes. A metrics page of a large engine has some hundred thousand, a listing of
+/// thousands of worker sets some million.
+const LIMIT: usize = 64 << 20;
 
-/// Connections to the engine, or to a frontend.
+/// Asks engines and frontends. It tries once, and knows nothing of what it asks.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
+pub(crate) struct Caller {
     pool: Pool,
     patience: Duration,
 }
 
 /// An answer, whatever its status.
 #[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) status: StatusCode,
-    pub(super) body: Bytes,
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
 }
 
 impl Reply {
     /// The body as JSON; null if it is none.
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
 impl Caller {
     /// One that waits so long for a whole answer.
-    pub(super) fn new(patience: Duration) -> Self {
+    pub(crate) fn new(patience: Duration) -> Self {
         Self { pool: Pool::new(&PoolSettings::default()), patience }
     }
 
-    pub(super) async fn get(&self, base: &Uri, path: &str) -> Result<Reply, String> {
+    pub(crate) async fn get(&self, base: &Uri, path: &str) -> Result<Reply, String> {
         self.call(base, Method::GET, path, None, None).await
     }
 
+    /// Asks `GET /health`; the error says why the server is not well. One that has no such route is there all the
+    /// same.
+    pub(crate) async fn is_well(&self, base: &Uri) -> Result<(), String> {
+        let reply = self.get(base, "/health").await?;
+        if reply.status.is_server_error() {
+            return Err(format!("GET /health answers {}", reply.status));
+        }
+        Ok(())
+    }
+
     /// Sends a request and reads the answer; the error says why there is none.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         base: &Uri,
         method: Method,
@@ -62,7 +73,9 @@ impl Caller {
         let (head, ()) = request.body(()).map_err(|error| error.to_string())?.into_parts();
         let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
         let exchange = async {
-            let answer = self.pool.forward(base, &head, body).await.map_err(|error| error.to_string())?;
+            // The pool takes whoever it calls for a worker, which a frontend is not.
+            let answer = self.pool.forward(base, &head, body).await;
+            let answer = answer.map_err(|error| format!("{}{}", error.kind.of_any_server(), error.detail))?;
             let status = answer.status();
             let body = Limited::new(answer.relay(()).into_body(), LIMIT).collect().await;
             Ok(Reply { status, body: body.map_err(|error| error.to_string())?.to_bytes() })
