@@ -5,6 +5,7 @@ mod config;
 mod drive;
 mod first_probe;
 mod frontend;
+mod gpus;
 mod mock;
 mod mock_fleet;
 mod router;
@@ -45,6 +46,8 @@ enum Command {
     Mock(mock::MockCommand),
     /// Try it: a frontend and mock engines in one process
     Up(up::UpCommand),
+    /// List this machine's GPUs, what can be read of them, and what they would weigh in a choice
+    Gpus(gpus::GpusCommand),
     /// Look a configuration over: check a file, or show what holds and where it came from
     Config(config::ConfigCommand),
     /// Send a trace's requests and report hit rate, latency and balance
@@ -79,6 +82,7 @@ pub fn main() -> ExitCode {
             Command::Worker(command) => command.run().await,
             Command::Mock(command) => command.run().await,
             Command::Up(command) => command.run().await,
+            Command::Gpus(command) => command.run(),
             Command::Config(command) => command.run().await,
             Command::Drive(command) => command.run().await,
         }

@@ -5,6 +5,7 @@
 //! documented defaults; they are filled here.
 
 mod check;
+mod devices;
 mod engine_arguments;
 mod environment;
 mod file;
@@ -19,6 +20,7 @@ mod worker;
 mod worker_file;
 
 pub use check::{Finding, Report, Severity, check};
+pub use devices::NvmlArgs;
 pub use engine_arguments::set_apart;
 pub use environment::without_empty_variables;
 pub use file::{ConfigFile, FileArgs, FileError, ModelEntry};

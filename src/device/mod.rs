@@ -12,8 +12,9 @@
 //! capability, external load, age of the sample -> weight (0, 1], 1 without telemetry                weight.rs
 //! ```
 //!
-//! Every step is pure: time is an argument, and nothing here knows where readings come from. Without readings every weight
-//! is 1.
+//! Every step is pure: time is an argument, and nothing here knows where readings come from. The sampler that makes them
+//! (`nvml`, a feature) is the exception, and apart: it has a thread and a clock. Without a driver, a library or the feature
+//! there are no readings, and every weight is 1.
 //!
 //! What a GPU has in memory is shown and never judged: an engine takes most of it when it starts, whatever it does.
 
@@ -22,6 +23,8 @@ mod class;
 mod external;
 mod group;
 mod health;
+#[cfg(feature = "nvml")]
+pub mod nvml;
 mod ratio;
 mod reading;
 mod throttle;

@@ -1,0 +1,16 @@
+//! GPUs as NVML tells of them, from a library that stands in for it to the choices that come of it.
+//!
+//! The library is built here, on first use, from the package `tests/nvml-stand-in`, and loaded as the driver's would be.
+
+#![cfg(all(feature = "server", feature = "nvml", target_os = "linux"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a failed expectation is how a test reports"
+)]
+
+mod nvml_command;
+mod nvml_sampler;
+mod stand_in;
