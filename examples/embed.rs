@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         worker: WorkerId(worker),
         rank: Rank(0),
         class: DeviceClass::Accelerator,
+        device: None,
         credits_overlap: true,
         exclusion: None,
     });

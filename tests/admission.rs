@@ -9,7 +9,7 @@
 
 use fastrand::Rng;
 use kvroute::{
-    device::DeviceClass,
+    device::{Condition, DeviceClass, Weights},
     event::{EngineHash, Event, Stored, StoredBlock, Tier},
     hash::{BlockHash, BlockSize, SequenceHash, chain},
     index::{self, IndexWriter, Overlap, PrefixIndex},
@@ -34,6 +34,7 @@ fn member(index: u32) -> Member {
         worker: WorkerId(u64::from(index) + 100),
         rank: Rank(0),
         class: DeviceClass::Accelerator,
+        device: None,
         credits_overlap: true,
         exclusion: None,
     }
@@ -525,4 +526,20 @@ fn counters_return_to_zero_whatever_threads_do() {
     let members: Vec<_> = (0..3).map(member).collect();
     selector.explain(&members, overlaps, &prompt.demand(), &mut scratch, &mut Rng::with_seed(0)).unwrap();
     assert!(scratch.rows().iter().all(|row| row.new_blocks == 6));
+}
+
+#[test]
+fn one_switch_takes_devices_out_of_the_decision() {
+    let prompt = Prompt::new("abcd");
+    for enabled in [true, false] {
+        let device_weights = Weights { enabled, ..Weights::default() };
+        let mut fleet = Fleet::new(Mode::Kv, Tuning { device_weights, ..Tuning::default() }, 2);
+        fleet.members[0].device = Some(Condition { capability: 0.5, external_load: 0.0, age_ms: 0 });
+        let choice = fleet.explain(&prompt, &prompt.demand()).unwrap();
+        let rows = fleet.scratch.rows();
+        let cost = |row: usize| rows[row].cost.unwrap().total;
+        assert_eq!(rows[0].device.map(|terms| terms.weight), enabled.then_some(0.5));
+        assert_eq!(cost(0), cost(1) * if enabled { 2.0 } else { 1.0 });
+        assert!(!enabled || choice.row == 1);
+    }
 }

@@ -30,6 +30,7 @@ fn members() -> Vec<Member> {
         worker: WorkerId(u64::from(index)),
         rank: Rank(0),
         class: DeviceClass::Accelerator,
+        device: None,
         credits_overlap: true,
         exclusion: None,
     };

@@ -88,6 +88,9 @@ async fn the_reference_and_the_page_agree() {
     // The gauges of prefill workers are about decode sets.
     let decode = json!({ "url": url, "model": "split", "worker_type": "decode", "lease_secs": 600 });
     assert_eq!(rig.ask("/v1/workers", &decode).await.status, 201);
+    let gpu = json!({ "uuid": "GPU-a", "readings": { "power_watts": 500, "nvlinks": "not_supported" } });
+    let beat = json!({ "devices": { "ranks": [{ "capability": 0.5, "gpus": [gpu] }] } });
+    assert_eq!(rig.ask("/v1/workers/1/heartbeat", &beat).await.status, 200);
     let page = async || rig.client.get(&format!("{}/metrics", rig.admin())).await;
     // Its stream misses what is published before it is connected, so there has to be something new each time.
     let mut seed = 0;

@@ -9,13 +9,15 @@
 
 use fastrand::Rng;
 use kvroute::{
-    device::DeviceClass,
+    device::{Condition, DeviceClass, Terms, Weights},
     hash::BlockSize,
     index::Overlap,
     load::SlotLoad,
     select::{
         Demand, Exclusion, ExclusionCounts, Member, Mode, Overrides, Phase, Pin, PinField, Refusal,
-        RefusalKind, Row, Tuning, cost, decide,
+        RefusalKind, Row, Tuning,
+        cost::{self, Cost},
+        decide,
     },
     slot::{Rank, Slot, WorkerId},
 };
@@ -30,6 +32,7 @@ fn row(worker: u64, rank: u32, requests: u32) -> Row {
         worker: WorkerId(worker),
         rank: Rank(rank),
         class: DeviceClass::Accelerator,
+        device: None,
         credits_overlap: true,
         exclusion: None,
     };
@@ -164,6 +167,68 @@ fn the_ratio_counts_eligible_rows_only() {
     rows[2] = excluded(rows[2], Exclusion::Draining);
     rows[0].load.requests = 1000;
     assert_eq!(pick(Mode::DeviceAwareWeighted, &mut rows, &mut rng), 0, "only one class is left");
+}
+
+/// Devices that are capable of that much, by a sample of that age.
+fn devices(capability: f64, age_ms: u64) -> Option<Terms> {
+    Weights::default().of(Some(Condition { capability, external_load: 0.0, age_ms }))
+}
+
+/// How the rows share 600 requests that stay.
+fn lasting(rows: &mut [Row], seed: u64) -> Vec<u32> {
+    let mut rng = Rng::with_seed(seed);
+    for _ in 0..600 {
+        let picked = pick(Mode::DeviceAwareWeighted, rows, &mut rng);
+        rows[picked].load.requests += 1;
+    }
+    rows.iter().map(|row| row.load.requests).collect()
+}
+
+#[test]
+fn with_telemetry_load_follows_what_devices_are_worth_within_and_across_classes() {
+    let mut rows = rows(&[0, 0, 0, 0]);
+    rows[0].device = devices(1.0, 0);
+    rows[1].device = devices(0.5, 0);
+    rows[2].class = DeviceClass::Cpu;
+    rows[3] = excluded(rows[3], Exclusion::Fenced);
+    // 8, half of 8, and 1: of 13 parts.
+    let shares = lasting(&mut rows, 16);
+    for (share, expected) in shares.iter().zip([369, 185, 46, 0]) {
+        assert!(share.abs_diff(expected) <= 2, "{shares:?}");
+    }
+}
+
+#[test]
+fn telemetry_that_is_too_old_leaves_the_rule_as_it_was() {
+    let with = |device| {
+        let mut rows = rows(&[0, 0, 0]);
+        rows[2].class = DeviceClass::Cpu;
+        rows[0].device = device;
+        lasting(&mut rows, 17)
+    };
+    assert_eq!(with(devices(0.2, 1_000_000)), with(None));
+    assert!(with(devices(0.2, 0))[0] < with(None)[0]);
+}
+
+#[test]
+fn kv_costs_are_divided_by_the_weight_and_otherwise_dynamo_s_to_the_letter() {
+    let mut rows = rows(&[0, 0, 0]);
+    for row in &mut rows {
+        row.load.decode_blocks = 7;
+    }
+    let mut costs = |device| {
+        rows[1].device = device;
+        let picked = pick(Mode::Kv, &mut rows, &mut Rng::with_seed(18));
+        (picked, [0, 1].map(|row: usize| rows[row].cost.unwrap()))
+    };
+    let (_, plain) = costs(None);
+    assert_eq!(plain[0], plain[1]);
+    let (picked, weighed) = costs(devices(0.25, 0));
+    assert_ne!(picked, 1);
+    assert_eq!(weighed[1], Cost { total: plain[1].total / 0.25, ..plain[1] });
+    for neutral in [devices(1.0, 0), devices(0.25, 1_000_000)] {
+        assert_eq!(costs(neutral).1, plain);
+    }
 }
 
 #[test]

@@ -34,7 +34,7 @@ mod listing {
     use crate::{
         config::NvmlArgs,
         device::{
-            DeviceReading, Reading, Weights, capability, fault,
+            Condition, DeviceReading, Reading, Weights, capability, fault,
             nvml::{SamplerSettings, sample_once},
         },
     };
@@ -59,7 +59,7 @@ mod listing {
             text += &format!("  (instance of {gpu})");
         }
         let capability = capability(device);
-        let terms = Weights::default().terms(capability, 0.0, 0);
+        let terms = Weights::default().terms(Condition { capability, external_load: 0.0, age_ms: 0 });
         let health =
             fault(device).map_or_else(|| "well".to_owned(), |fault| format!("to be fenced: {fault}"));
         text += &format!(

@@ -12,7 +12,7 @@ use crate::{
         AttachArgs, MockArgs, WorkerArgs, WorkerConfigError, WorkerFile,
         flags::{Built, Environment, Field, RouterFlags, Settings, Source, Worker},
     },
-    fleet::{RouterConfig, WorkerType},
+    fleet::{DeviceWeights, RouterConfig, WorkerType},
     worker::{
         agent,
         backend::{Backend, without_secrets},
@@ -89,8 +89,10 @@ impl AttachCommand {
         let mut signals = shutdown::signals()?;
         let file = self.worker.file()?;
         let worker = self.worker.over(&Environment::process(), file.as_ref())?;
-        let advertised = advertised(&self.router, file.as_ref())?;
-        let plan = self.attach.plan(backend, &worker, file.as_ref(), advertised, self.engine_arguments)?;
+        let (advertised, device_weights) = advertised(&self.router, file.as_ref())?;
+        let mut plan =
+            self.attach.plan(backend, &worker, file.as_ref(), advertised, self.engine_arguments)?;
+        plan.agent.spec.device_weights = device_weights;
         if !plan.not_applied.is_empty() {
             warn!(
                 arguments = without_secrets(&plan.not_applied),
@@ -110,7 +112,7 @@ impl MockWorkerCommand {
             return Err(WorkerConfigError::MockEngine(file.path.clone()).into());
         }
         let worker = self.worker.over(&Environment::process(), file.as_ref())?;
-        let advertised = advertised(&self.router, file.as_ref())?;
+        let (advertised, device_weights) = advertised(&self.router, file.as_ref())?;
         let arguments = MockArguments::try_parse_from(&self.engine_arguments)
             .map_err(|error| format!("mock engine: {}", error.to_string().trim_start_matches("error: ")))?;
         let settings = arguments.mock.settings()?;
@@ -118,7 +120,8 @@ impl MockWorkerCommand {
         info!(http = %engine.http_addr(), model = arguments.mock.model_name, "mock engine is up");
         let url = reachable(engine.http_addr())?;
         let facts = Facts { worker_type: stated_role(arguments.mock.role), ..Facts::default() };
-        let settings = worker.agent(Backend::Mock, url, facts, advertised)?;
+        let mut settings = worker.agent(Backend::Mock, url, facts, advertised)?;
+        settings.spec.device_weights = device_weights;
         let outcome = agent::run(settings, signals.wait()).await;
         engine.stop().await;
         outcome?;
@@ -144,13 +147,18 @@ fn reachable(mut address: SocketAddr) -> Result<Uri, http::uri::InvalidUri> {
     format!("http://{address}").parse()
 }
 
-/// The router configuration for the card, if the flags make one; the log says which, and who asked for it. A variable
-/// that a whole cluster shares makes every worker advertise, which nobody may have meant.
+/// What a card advertises on routing.
+type Advertised = (Option<RouterConfig>, Option<DeviceWeights>);
+
+/// The router configuration for the card, if the flags make one, and device weights, if they say any; the log says which, and
+/// who asked for it. A variable that a whole cluster shares makes every worker advertise, which nobody may have meant.
 fn advertised(
     flags: &RouterFlags<Worker>,
     file: Option<&WorkerFile>,
-) -> Result<Option<RouterConfig>, Box<dyn std::error::Error + Send + Sync>> {
-    let Built { config, settings, .. } = router_config(flags, file.map(WorkerFile::router_section))?;
+) -> Result<Advertised, Box<dyn std::error::Error + Send + Sync>> {
+    let built = router_config(flags, file.map(WorkerFile::router_section))?;
+    let device_weights = built.device_weights().map(DeviceWeights);
+    let Built { config, settings, .. } = built;
     match &config {
         Some(config) => {
             let (source, from) = origin(&settings);
@@ -158,7 +166,7 @@ fn advertised(
         }
         None => info!("advertising no router configuration: the set inherits the frontend's"),
     }
-    Ok(config)
+    Ok((config, device_weights))
 }
 
 /// Where the mode came from, in a word and as it was spelled.

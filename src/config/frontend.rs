@@ -263,7 +263,7 @@ fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
             .map(toml::Value::Integer)
             .map_err(|_| format!("{key} = '{text}' is not a whole number that fits")),
         "eagle" => text.parse().map(toml::Value::Boolean).map_err(|_| "eagle is true or false".to_owned()),
-        "lora_adapters" | "router_config" => {
+        "lora_adapters" | "router_config" | "device_weights" => {
             Err(format!("{key} fits a [[worker]] of a file only (--config)"))
         }
         _ => Ok(toml::Value::String(text.to_owned())),

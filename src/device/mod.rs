@@ -40,4 +40,4 @@ pub use ratio::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, GroupLoad, cpu_has_room};
 pub use reading::{DeviceReading, Reading};
 pub use throttle::Throttle;
 pub use visible::{Unresolved, Visible};
-pub use weight::{Terms, Weights, WeightsError};
+pub use weight::{Condition, Terms, Weights, WeightsError};

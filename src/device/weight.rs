@@ -33,8 +33,19 @@ pub enum WeightsError {
     #[error("device weight least must be above 0 and at most 1")]
     Least,
     /// Not a time, or one too short to tell a late sample from a lost one.
-    #[error("device weight stale_secs must be finite and at least 1")]
+    #[error("device weight stale_secs must be at least 1")]
     StaleSecs,
+}
+
+/// What is known of a slot's devices.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Condition {
+    /// What the slowest of them is capable of, above 0, to 1.
+    pub capability: f64,
+    /// What others keep the busiest of them busy with, 0 to 1.
+    pub external_load: f64,
+    /// How old that is, in milliseconds.
+    pub age_ms: u64,
 }
 
 /// How the weight of a slot's devices came about. Shares, no unit.
@@ -77,9 +88,16 @@ impl Weights {
         if age <= fresh { 1.0 } else { ((stale - age) / (stale - fresh)).clamp(0.0, 1.0) }
     }
 
-    /// The weight of devices of that capability and external load, by a sample of that age.
+    /// What devices weigh of which this is known; `None` without telemetry, and where weights are off.
     #[must_use]
-    pub fn terms(&self, capability: f64, external_load: f64, age_ms: u64) -> Terms {
+    pub fn of(&self, condition: Option<Condition>) -> Option<Terms> {
+        condition.filter(|_| self.enabled).map(|condition| self.terms(condition))
+    }
+
+    /// The weight of devices in that condition.
+    #[must_use]
+    pub fn terms(&self, condition: Condition) -> Terms {
+        let Condition { capability, external_load, age_ms } = condition;
         let freshness = self.freshness(age_ms);
         let full = (capability * (1.0 - external_load.min(self.external))).clamp(self.least, 1.0);
         let faded = full + (1.0 - freshness) * (1.0 - full);
@@ -100,6 +118,10 @@ mod tests {
 
     use super::*;
 
+    fn weigh(weights: Weights, capability: f64, external_load: f64, age_ms: u64) -> Terms {
+        weights.terms(Condition { capability, external_load, age_ms })
+    }
+
     #[test]
     fn the_formula() {
         let weights = Weights::default();
@@ -114,10 +136,10 @@ mod tests {
             (0.5, 0.0, 30_000, 1.0),
             (0.5, 0.0, u64::MAX, 1.0),
         ] {
-            let terms = weights.terms(capability, external, age_ms);
+            let terms = weigh(weights, capability, external, age_ms);
             assert!((terms.weight - expected).abs() < 1e-12, "{terms:?}");
         }
-        assert_eq!(Weights { external: 0.0, ..weights }.terms(0.5, 1.0, 0).weight, 0.5);
+        assert_eq!(weigh(Weights { external: 0.0, ..weights }, 0.5, 1.0, 0).weight, 0.5);
     }
 
     #[test]
@@ -143,12 +165,12 @@ mod tests {
             worse in 0.0..=1.0_f64, least in 0.01..=1.0_f64, most in 0.0..=1.0_f64,
         ) {
             let weights = Weights { external: most, least, ..Weights::default() };
-            let terms = weights.terms(capability, external, age);
+            let terms = weigh(weights, capability, external, age);
             prop_assert!((least..=1.0).contains(&terms.weight), "{terms:?}");
             let limit = terms.weight + 1e-12;
-            prop_assert!(weights.terms(capability * worse, external, age).weight <= limit);
-            prop_assert!(weights.terms(capability, external.max(worse), age).weight <= limit);
-            prop_assert!(weights.terms(capability, external, age + 1).weight + 1e-12 >= terms.weight);
+            prop_assert!(weigh(weights, capability * worse, external, age).weight <= limit);
+            prop_assert!(weigh(weights, capability, external.max(worse), age).weight <= limit);
+            prop_assert!(weigh(weights, capability, external, age + 1).weight + 1e-12 >= terms.weight);
         }
     }
 }

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{fingerprint::canonical, router_config::RouterConfig, worker_set::SetKey};
+use super::{
+    device_weights::DeviceWeights, fingerprint::canonical, router_config::RouterConfig, worker_set::SetKey,
+};
 
 /// What a worker is for in a prefill/decode deployment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -49,15 +51,20 @@ pub struct Card {
     pub max_model_len: Option<u64>,
     /// The routing configuration that the worker wants for its set; absent = the frontend's.
     pub router_config: Option<RouterConfig>,
+    /// What the worker wants devices to have to say in its set; absent = the frontend's.
+    pub device_weights: Option<DeviceWeights>,
 }
 
 impl Card {
     /// The configuration that routing under this card follows: its own as a whole, else the frontend's. What one
-    /// accelerator is worth in CPUs is not the card's to say; it is always the frontend's.
+    /// accelerator is worth in CPUs is not the card's to say; it is always the frontend's. What devices have to say is a
+    /// key of its own.
     #[must_use]
     pub fn effective_config(&self, frontend: &RouterConfig) -> RouterConfig {
         let mut config = self.router_config.as_ref().unwrap_or(frontend).clone();
         config.tuning.accelerator_to_cpu_ratio = frontend.tuning.accelerator_to_cpu_ratio;
+        config.tuning.device_weights =
+            self.device_weights.map_or(frontend.tuning.device_weights, |weights| weights.0);
         config
     }
 
@@ -65,12 +72,14 @@ impl Card {
     /// the set (model, address, surfaces, role) is equal anyway. What counts of the routing configuration is its
     /// effect, so that a card which advertises what the frontend has equals one that advertises nothing.
     pub(super) fn routing_facts(&self, frontend: &RouterConfig) -> Value {
+        let config = self.effective_config(frontend);
         canonical(json!({
             "block_size": self.block_size,
             "eagle": self.eagle,
             "lora_adapters": self.lora_adapters,
             "max_model_len": self.max_model_len,
-            "router_config": self.effective_config(frontend),
+            "device_weights": DeviceWeights(config.tuning.device_weights),
+            "router_config": config,
         }))
     }
 }
@@ -79,6 +88,7 @@ impl Card {
 mod tests {
     use super::*;
     use crate::{
+        device::Weights,
         fleet::{WorkerSpec, fingerprint::Fingerprint},
         select::{Mode, Tuning},
     };
@@ -91,11 +101,13 @@ mod tests {
     fn every_field_of_the_list_counts() {
         let frontend = RouterConfig::default();
         let plain = WorkerSpec::new("http://h:1", "m").card();
+        let off = Weights { enabled: false, ..Weights::default() };
         let mut changed = vec![
             Card { block_size: 32, ..plain.clone() },
             Card { eagle: true, ..plain.clone() },
             Card { lora_adapters: vec!["a".into()], ..plain.clone() },
             Card { max_model_len: Some(4096), ..plain.clone() },
+            Card { device_weights: Some(DeviceWeights(off)), ..plain.clone() },
         ];
         for mode in Mode::ALL.into_iter().filter(|mode| *mode != frontend.mode) {
             let config = RouterConfig { mode, tuning: Tuning::default() };
@@ -126,6 +138,8 @@ mod tests {
                 Card { router_config: Some(RouterConfig { mode: Mode::Kv, tuning }), ..silent.clone() };
             assert_eq!(fingerprint(&says, &frontend), fingerprint(&silent, &frontend), "{tuning:?}");
         }
+        let says = Card { device_weights: Some(DeviceWeights(Weights::default())), ..silent.clone() };
+        assert_eq!(fingerprint(&says, &frontend), fingerprint(&silent, &frontend));
         // Who inherits follows the frontend; who advertises does not.
         let elsewhere = RouterConfig::default();
         assert_ne!(fingerprint(&silent, &elsewhere), fingerprint(&silent, &frontend));

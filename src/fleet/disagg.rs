@@ -216,7 +216,11 @@ impl Pools {
         let cards = prefill.map_or_else(Vec::new, |prefill| cards(&sets[prefill]));
         let resolved = resolve(&cards, unreadable, &config);
         let (resolved, prefill) = match (resolved, prefill) {
-            (Ok(resolved), Some(prefill)) => (resolved, prefill),
+            (Ok(mut resolved), Some(prefill)) => {
+                // Not part of what a card advertises as its router configuration: the prefill set's own.
+                resolved.config.tuning.device_weights = sets[prefill].config.tuning.device_weights;
+                (resolved, prefill)
+            }
             (resolved, _) => {
                 let error = resolved.err().unwrap_or(ActivationError::NonePublished);
                 return self.fail(known, sets[decode].key.clone(), Problem::Activation(error));

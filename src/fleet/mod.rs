@@ -14,8 +14,12 @@
 
 mod card;
 mod cohort;
+mod device_report;
+mod device_status;
+mod device_weights;
 mod disagg;
 mod endpoint;
+mod fence;
 mod fingerprint;
 mod kv_router_config;
 mod lease;
@@ -34,8 +38,12 @@ mod worker_spec;
 
 pub use card::{Card, WorkerType};
 pub use cohort::{Cohort, Standing};
+pub use device_report::{DeviceReport, FaultReport, FieldReport, GpuReport, RankDevices, ReportError};
+pub use device_status::{DeviceState, DeviceStatus};
+pub use device_weights::DeviceWeights;
 pub use disagg::{ActivationError, Ambiguity, PrefillPool};
 pub use endpoint::{EndpointError, EventEndpoint, StreamDirection};
+pub use fence::Fence;
 pub use fingerprint::Fingerprint;
 pub use mismatch::OnConfigMismatch;
 pub use model_type::{Api, ModelType};

@@ -14,7 +14,9 @@ use http::Uri;
 use super::{
     card::WorkerType,
     cohort::{Cohort, Standing, differing_fields},
+    device_status::DeviceStatus,
     disagg::PrefillPool,
+    fence::{Fence, FenceCell},
     fingerprint::Fingerprint,
     router_config::RouterConfig,
     stream_status::StreamStatus,
@@ -45,12 +47,14 @@ pub struct WorkerInfo {
     /// Milliseconds since the fleet's epoch until which the worker takes no requests, because one could not
     /// be delivered. Relaxed on both sides: a request that misses a fresh value is retried elsewhere.
     inhibited_until: AtomicU64,
+    fence: FenceCell,
 }
 
 impl WorkerInfo {
     pub(super) fn new(id: WorkerId, url: Uri, spec: WorkerSpec, registered_ms: u64) -> Self {
         let draining = AtomicBool::new(false);
-        Self { id, url, spec, registered_ms, draining, inhibited_until: AtomicU64::new(0) }
+        let inhibited_until = AtomicU64::new(0);
+        Self { id, url, spec, registered_ms, draining, inhibited_until, fence: FenceCell::default() }
     }
 
     /// Where decode engines meet it, if they can: host and port.
@@ -74,6 +78,16 @@ impl WorkerInfo {
     /// Keeps requests away until `until_ms` on the fleet's clock.
     pub fn inhibit(&self, until_ms: u64) {
         self.inhibited_until.fetch_max(until_ms, Ordering::Relaxed);
+    }
+
+    /// What an operator said about its fence.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.fence.get()
+    }
+
+    pub(super) fn set_fence(&self, fence: Fence) {
+        self.fence.set(fence);
     }
 
     /// Why the worker takes no request at `now_ms`, if it does not.
@@ -104,6 +118,8 @@ pub struct RankMember {
     pub class: DeviceClass,
     /// Its event stream.
     pub status: Arc<StreamStatus>,
+    /// How its devices are doing, as far as anybody tells.
+    pub devices: DeviceStatus,
     /// Requests sent there. This and the next two are statistics: every access is Relaxed.
     pub chosen: AtomicU64,
     /// Prompt tokens of its answers that also said how many of them were cached.
@@ -123,7 +139,8 @@ impl RankMember {
         let class = worker.spec.device.class();
         let (chosen, prompt_tokens, cached_tokens) =
             (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Self { slot, worker, cohort, rank, class, status, chosen, prompt_tokens, cached_tokens }
+        let devices = DeviceStatus::default();
+        Self { slot, worker, cohort, rank, class, status, devices, chosen, prompt_tokens, cached_tokens }
     }
 
     /// The rank as selection sees it at `now_ms` on the fleet's clock, if its cohort is admitted.
@@ -134,8 +151,27 @@ impl RankMember {
             worker: self.worker.id,
             rank: self.rank,
             class: self.class,
+            device: self.devices.condition(now_ms),
             credits_overlap: self.status.state().credits_overlap(),
-            exclusion: self.worker.exclusion(now_ms),
+            exclusion: self.exclusion(now_ms),
+        }
+    }
+
+    /// Whether device telemetry or an operator keeps requests away at `now_ms` on the fleet's clock.
+    #[must_use]
+    pub fn fenced(&self, now_ms: u64) -> bool {
+        match self.worker.fence() {
+            Fence::Auto => self.devices.fenced(&self.cohort.config.tuning.device_weights, now_ms),
+            fence => fence == Fence::On,
+        }
+    }
+
+    /// Why the rank takes no request at `now_ms`, if it does not, whatever its set thinks of its cohort.
+    fn exclusion(&self, now_ms: u64) -> Option<Exclusion> {
+        match self.worker.exclusion(now_ms) {
+            Some(Exclusion::Draining) => Some(Exclusion::Draining),
+            _ if self.fenced(now_ms) => Some(Exclusion::Fenced),
+            other => other,
         }
     }
 }
@@ -184,7 +220,7 @@ impl SetView {
     /// Why one of its members takes no request at `now_ms`, if it does not.
     #[must_use]
     pub fn exclusion(&self, member: &RankMember, now_ms: u64) -> Option<Exclusion> {
-        match member.worker.exclusion(now_ms) {
+        match member.exclusion(now_ms) {
             Some(Exclusion::Draining) => Some(Exclusion::Draining),
             other if self.admitted == Some(member.cohort.fingerprint) => other,
             _ => Some(Exclusion::ConflictingConfiguration),

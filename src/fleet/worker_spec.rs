@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::{
     card::{Card, WorkerType},
+    device_weights::DeviceWeights,
     endpoint::{EndpointError, EventEndpoint, StreamDirection},
     model_type::ModelType,
     router_config::RouterConfig,
@@ -92,6 +93,9 @@ pub struct WorkerSpec {
     /// The routing configuration that the worker wants for its set; absent = the frontend's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_config: Option<RouterConfig>,
+    /// What the worker wants devices to have to say in its set; absent = the frontend's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_weights: Option<DeviceWeights>,
     /// When it was rolled out, in milliseconds since the Unix epoch, so that all frontends agree whose configuration
     /// came first; absent = when it came to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,6 +208,7 @@ impl WorkerSpec {
             bootstrap_port: None,
             bootstrap_host: None,
             router_config: None,
+            device_weights: None,
             registered_ms: None,
         }
     }
@@ -228,6 +233,7 @@ impl WorkerSpec {
             lora_adapters,
             max_model_len: self.max_model_len,
             router_config: self.router_config.clone(),
+            device_weights: self.device_weights,
         }
     }
 

@@ -13,11 +13,14 @@ use axum::{
 use http::{HeaderMap, Method, StatusCode, Uri, header};
 use serde_json::{Value, json};
 
-use super::{app::App, counters::Surface, error::ApiError, explain, exposition, openai::Fields, route};
+use super::{
+    app::App, counters::Surface, devices::devices_object, error::ApiError, explain, exposition,
+    openai::Fields, route,
+};
 use crate::{
     fleet::{
-        Fleet, FleetView, PrefillPool, RankMember, RegistrationError, SetView, Standing, WorkerSpec,
-        WorkerType,
+        DeviceReport, DeviceWeights, Fence, Fleet, FleetView, PrefillPool, RankMember, RegistrationError,
+        SetView, Standing, WorkerSpec, WorkerType,
     },
     metrics::CONTENT_TYPE,
     select::Exclusion,
@@ -36,6 +39,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/v1/workers/{id}", get(show_worker).delete(leave))
         .route("/v1/workers/{id}/heartbeat", post(heartbeat))
         .route("/v1/workers/{id}/drain", post(drain))
+        .route("/v1/workers/{id}/fence", post(fence))
         .route("/v1/worker-sets", get(list_sets))
         .fallback(unknown)
         .method_not_allowed_fallback(other_method)
@@ -206,9 +210,44 @@ fn worker_id(id: &str) -> Result<WorkerId, ApiError> {
     })
 }
 
-async fn heartbeat(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+/// A heartbeat may bring news of devices. Whatever becomes of them, the worker was heard of.
+async fn heartbeat(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
     let id = worker_id(&id)?;
-    found(id, app.fleet.heartbeat(id))
+    let mut answer = found(id, app.fleet.heartbeat(id))?;
+    let (_, body) = read(&app, request).await?;
+    if let Err(problem) = take_devices(&app.fleet, id, &body) {
+        answer["devices_problem"] = json!(problem);
+    }
+    Ok(answer)
+}
+
+fn take_devices(fleet: &Fleet, id: WorkerId, body: &[u8]) -> Result<(), String> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    let fields = Fields::parse(body).map_err(|error| error.message)?;
+    let Some(report) = fields.get::<DeviceReport>("devices").map_err(|error| error.message)? else {
+        return Ok(());
+    };
+    fleet.report_devices(id, report).map(drop).map_err(|error| error.to_string())
+}
+
+async fn fence(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Json<Value>, ApiError> {
+    let id = worker_id(&id)?;
+    let (_, body) = read(&app, request).await?;
+    let fence: Option<Fence> = Fields::parse(&body)?.get("fence")?;
+    let Some(fence) = fence else {
+        return Err(ApiError::bad_field("fence", "fence is needed: auto, on or off"));
+    };
+    found(id, app.fleet.set_fence(id, fence))
 }
 
 async fn drain(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
@@ -264,6 +303,8 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
         "fingerprint": member.cohort.fingerprint.to_string(),
         "registered_ms": member.worker.registered_ms,
         "excluded": set.exclusion(member, app.fleet.now_ms()).map(Exclusion::name),
+        "fence": member.worker.fence().name(),
+        "devices": devices_object(member, app.fleet.now_ms()),
         "stream": {
             "state": member.status.state().name(),
             "cursor": member.status.cursor(),
@@ -305,6 +346,7 @@ fn set_object(app: &App, set: &SetView) -> Value {
         "ranks": set.members.len(),
         "router_config": effective.then_some(&*set.config),
         "router_config_from": effective.then_some(set.source.name()),
+        "device_weights": effective.then_some(DeviceWeights(set.config.tuning.device_weights)),
         "differing_fields": set.differing_fields(),
         "cohorts": cohorts,
         "prefill": prefill_object(set),
@@ -329,6 +371,7 @@ fn cohort_object(set: &SetView, standing: &Standing) -> Value {
         "lora_adapters": cohort.lora_adapters,
         "max_model_len": cohort.max_model_len,
         "router_config": &*cohort.config,
+        "device_weights": DeviceWeights(cohort.config.tuning.device_weights),
     })
 }
 

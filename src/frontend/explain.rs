@@ -13,12 +13,13 @@ use super::{
     app::App,
     bypass,
     counters::Surface,
+    devices,
     error::ApiError,
     place::Hop,
     route::{self, Asked},
 };
 use crate::{
-    fleet::{SetView, StreamState},
+    fleet::{DeviceWeights, SetView, StreamState},
     select::{Choice, Refusal, Row, cost::Cost},
 };
 
@@ -68,6 +69,7 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
         "tokens_from": asked.prompt.tokens.source.name(),
         "block_size": set.block_size.get(),
         "router_config": &*set.config,
+        "device_weights": DeviceWeights(set.config.tuning.device_weights),
     });
     if let Some(problem) = &asked.prompt.tokens.problem {
         answer["tokens_problem"] = json!(problem);
@@ -129,6 +131,9 @@ fn row_object(set: &SetView, row: &Row) -> Value {
         object["withheld_overlap_blocks"] = overlap(withheld);
         object["withheld_because"] = json!(member.map(|member| withholding(member.status.state()).name()));
     }
+    if let Some(terms) = row.device {
+        object["device"] = devices::terms_object(terms);
+    }
     if let Some(cost) = &row.cost {
         object["cost"] = cost_object(cost);
     }
@@ -140,7 +145,8 @@ fn withholding(now: StreamState) -> StreamState {
     if now.credits_overlap() { StreamState::Unproven } else { now }
 }
 
-/// The terms in blocks; `decay` has no unit. What weighs them is in `router_config`.
+/// The terms in blocks; `decay` has no unit. What weighs them is in `router_config`; the total is theirs divided by the
+/// weight of the devices, if that is told.
 fn cost_object(cost: &Cost) -> Value {
     json!({
         "total": cost.total,
@@ -162,10 +168,11 @@ fn why(position: usize, row: &Row, choice: Option<&Choice>, rows: &[Row]) -> Str
         return format!("chosen by {}", choice.mode);
     }
     let winner = &rows[choice.row];
+    let devices = weights_apart(row, winner);
     match (&row.cost, &winner.cost) {
         (Some(own), Some(best)) if own.total > best.total => format!(
             "costs {:.2} blocks more than the chosen one: {} blocks overlap against {}, {} prefill tokens waiting \
-             against {}, {} decode blocks against {}",
+             against {}, {} decode blocks against {}{devices}",
             own.total - best.total,
             row.overlap.total(),
             winner.overlap.total(),
@@ -176,9 +183,18 @@ fn why(position: usize, row: &Row, choice: Option<&Choice>, rows: &[Row]) -> Str
         ),
         (Some(_), Some(_)) => "costs the same; ties are drawn".to_owned(),
         _ if row.load.requests != winner.load.requests => format!(
-            "{} requests in flight against the chosen one's {}",
+            "{} requests in flight against the chosen one's {}{devices}",
             row.load.requests, winner.load.requests
         ),
-        _ => format!("not picked by {}", choice.mode),
+        _ => format!("not picked by {}{devices}", choice.mode),
     }
+}
+
+/// What the devices of two rows weigh, where it is not the same.
+fn weights_apart(row: &Row, winner: &Row) -> String {
+    let weight = |row: &Row| row.device.map_or(1.0, |terms| terms.weight);
+    if weight(row) == weight(winner) {
+        return String::new();
+    }
+    format!(", on devices that weigh {:.2} against {:.2}", weight(row), weight(winner))
 }

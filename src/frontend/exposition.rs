@@ -9,6 +9,7 @@ use std::{
 use super::{
     app::App,
     counters::{Outcome, Surface},
+    devices,
     prompts::TokenSource,
 };
 use crate::{
@@ -42,6 +43,7 @@ impl Source for Numbers {
         stages(app, page)?;
         sets(app, &view, page)?;
         Ranks::of(&view, app.fleet.now_ms()).write(page)?;
+        devices::write(&view, app.fleet.now_ms(), page)?;
         indexes(&view, page)?;
         events(app, page)
     }

@@ -15,6 +15,7 @@ mod asked_model;
 mod bootstrap;
 mod bypass;
 mod counters;
+mod devices;
 mod engine_tokenizer;
 mod error;
 mod explain;

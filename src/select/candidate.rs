@@ -2,7 +2,7 @@
 
 use super::{Demand, Exclusion, Tuning, cost, cost::Cost};
 use crate::{
-    device::DeviceClass,
+    device::{Condition, DeviceClass, Terms},
     event::Tier,
     index::{Overlap, Overlaps},
     load::{ActiveReader, Ledger, SlotLoad},
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What the fleet knows of one rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Member {
     /// Its slot.
     pub slot: Slot,
@@ -20,6 +20,8 @@ pub struct Member {
     pub rank: Rank,
     /// What it computes on.
     pub class: DeviceClass,
+    /// How its devices are doing, where there is telemetry.
+    pub device: Option<Condition>,
     /// Whether what the index says of it can be trusted now. If not, its overlap counts as nothing.
     pub credits_overlap: bool,
     /// Why it may not be chosen, as far as the fleet knows.
@@ -37,6 +39,8 @@ pub struct Row {
     pub rank: Rank,
     /// What it computes on.
     pub class: DeviceClass,
+    /// What its devices weigh, where there is telemetry and weights are on.
+    pub device: Option<Terms>,
     /// Why it may not be chosen; `None` makes it eligible.
     pub exclusion: Option<Exclusion>,
     /// Leading blocks of the prompt that it is credited with.
@@ -63,6 +67,7 @@ impl Row {
             worker: member.worker,
             rank: member.rank,
             class: member.class,
+            device: None,
             exclusion: member.exclusion,
             overlap: nothing,
             withheld: if member.credits_overlap { None } else { Some(nothing) },
@@ -126,7 +131,8 @@ impl Scratch {
         active: &ActiveReader<'_>,
     ) {
         self.rows.clear();
-        self.rows.extend(members.iter().map(Row::new));
+        let device = |member: &Member| tuning.device_weights.of(member.device);
+        self.rows.extend(members.iter().map(|member| Row { device: device(member), ..Row::new(member) }));
         self.credit(overlaps);
         let blocks = demand.blocks();
         let mut shared = 0;

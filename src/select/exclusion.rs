@@ -11,6 +11,8 @@ pub enum Exclusion {
     Draining,
     /// Over a busy threshold.
     Overloaded,
+    /// One of its devices is lost or at fault, or an operator keeps requests away.
+    Fenced,
     /// Its worker set's members disagree about the routing configuration.
     ConflictingConfiguration,
     /// This request failed there already.
@@ -23,10 +25,11 @@ pub enum Exclusion {
 
 impl Exclusion {
     /// Every reason.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Unroutable,
         Self::Draining,
         Self::Overloaded,
+        Self::Fenced,
         Self::ConflictingConfiguration,
         Self::AlreadyTried,
         Self::NotPinned,
@@ -40,6 +43,7 @@ impl Exclusion {
             Self::Unroutable => "unroutable",
             Self::Draining => "draining",
             Self::Overloaded => "overloaded",
+            Self::Fenced => "fenced",
             Self::ConflictingConfiguration => "conflicting_configuration",
             Self::AlreadyTried => "already_tried",
             Self::NotPinned => "not_pinned",
@@ -54,6 +58,7 @@ impl fmt::Display for Exclusion {
             Self::Unroutable => "unroutable",
             Self::Draining => "draining",
             Self::Overloaded => "overloaded",
+            Self::Fenced => "fenced",
             Self::ConflictingConfiguration => "with a conflicting configuration",
             Self::AlreadyTried => "already tried",
             Self::NotPinned => "not pinned",

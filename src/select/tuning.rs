@@ -1,7 +1,7 @@
 //! What an operator can set about a choice.
 
 use super::{BypassPolicy, ConditionalDisagg, Overrides};
-use crate::device::DEFAULT_ACCELERATOR_TO_CPU_RATIO;
+use crate::device::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, Weights, WeightsError};
 use std::num::NonZeroU32;
 
 /// The settings of a worker set that a choice depends on. The weights serve mode `kv`, in units of blocks; the
@@ -40,6 +40,8 @@ pub struct Tuning {
     pub conditional_disagg: Option<ConditionalDisagg>,
     /// How many CPU slots one accelerator is worth, for mode `device-aware-weighted`. Default 8.
     pub accelerator_to_cpu_ratio: NonZeroU32,
+    /// What devices have to say, for modes `kv` and `device-aware-weighted`, and whether they fence.
+    pub device_weights: Weights,
 }
 
 impl Default for Tuning {
@@ -58,6 +60,7 @@ impl Default for Tuning {
             router_track_prefill_tokens: true,
             conditional_disagg: None,
             accelerator_to_cpu_ratio: DEFAULT_ACCELERATOR_TO_CPU_RATIO,
+            device_weights: Weights::default(),
         }
     }
 }
@@ -92,6 +95,9 @@ pub enum TuningError {
         /// The policy that asks.
         policy: BypassPolicy,
     },
+    /// A device weight.
+    #[error(transparent)]
+    DeviceWeights(#[from] WeightsError),
 }
 
 impl Tuning {
@@ -118,6 +124,7 @@ impl Tuning {
         if self.router_track_output_blocks && !self.router_track_active_blocks {
             return Err(TuningError::OutputWithoutActive);
         }
+        self.device_weights.validate()?;
         self.conditional_disagg.map_or(Ok(()), |rule| rule.validate())
     }
 

@@ -2,7 +2,7 @@
 
 use kvroute::{
     config::flags::{Group, Kind, Row, TABLE},
-    fleet::RouterConfig,
+    fleet::{DeviceWeights, RouterConfig},
 };
 use serde_json::{Value as Json, json};
 
@@ -24,8 +24,16 @@ pub(crate) fn refusal(words: &[&str]) -> Option<String> {
             Group::Router => card[key] = value,
             Group::Threshold => card["load_threshold_config"][key] = value,
             Group::Kv => card["kv_router_config"][key] = value,
+            Group::Devices => card["device_weights"][key] = value,
             Group::FrontendOnly => return None,
         }
+    }
+    // They stand beside the configuration, not in it.
+    if !card["device_weights"].is_null() {
+        let weights = serde_json::from_value::<DeviceWeights>(card["device_weights"].take());
+        return Some(
+            weights.map(|read| panic!("it reads as {read:?}")).unwrap_or_else(|error| error.to_string()),
+        );
     }
     let read = serde_json::from_value::<RouterConfig>(card.clone());
     Some(read.map(|config| panic!("{card} reads as {config:?}")).unwrap_or_else(|error| error.to_string()))

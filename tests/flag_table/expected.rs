@@ -1,7 +1,8 @@
 //! The list that the table is held against.
 
 /// What a flag has to be: flag, variable, default of a frontend, what it accepts, whether a worker takes it.
-/// `_` stands for unset, `own` for a flag that means something else on a worker. Written down apart from the table, from the flags of Dynamo 1.6.1.
+/// `_` stands for unset, `own` for a flag that means something else on a worker. Written down apart from the table, from the flags of Dynamo 1.6.1;
+/// those on devices are our own.
 const EXPECTED: &str = "
 --router-mode                           DYN_ROUTER_MODE                            round-robin     mode        worker
 --router-session-affinity-ttl-secs      DYN_ROUTER_SESSION_AFFINITY_TTL_SECS       _               1..31536000 worker
@@ -65,6 +66,10 @@ const EXPECTED: &str = "
 --ais-nextn                             DYN_AIS_NEXTN                              _               whole       frontend
 --ais-nextn-accept-rates                _                                          _               text        frontend
 --ais-mtp-seed                          DYN_AIS_MTP_SEED                           42              whole       frontend
+--device-weights                        KVROUTE_DEVICE_WEIGHTS                     true            switch      worker
+--device-weight-external                KVROUTE_DEVICE_WEIGHT_EXTERNAL             0.75            0..1        worker
+--device-weight-least                   KVROUTE_DEVICE_WEIGHT_LEAST                0.1             above0..1   worker
+--device-weight-stale-secs              KVROUTE_DEVICE_WEIGHT_STALE_SECS           30.0            1..number   worker
 ";
 
 /// Where this router departs from that list: flag, its default, ours.
@@ -157,6 +162,8 @@ pub(crate) fn samples(accepts: &str) -> (Vec<&str>, Vec<&str>) {
         "1..31536000" => (vec!["1", "31536000"], vec!["0", "-1", "31536001", "1.5", "x"]),
         "1..4294967295" => (vec!["1", "4294967295"], vec!["0", "-1", "4294967296", "1.5", "x"]),
         "0..1" => (vec!["0", "1", "0.5"], vec!["-0.1", "1.1", "nan", "inf", "x"]),
+        "above0..1" => (vec!["0.1", "1"], vec!["0", "-0.1", "1.1", "nan", "inf", "x"]),
+        "1..number" => (vec!["1", "2.5"], vec!["0", "0.5", "nan", "inf", "x"]),
         "0.." => (vec!["0", "2.5", "1e3"], vec!["-0.1", "nan", "inf", "x"]),
         "1.." | "1..whole" => (vec!["1", "64"], vec!["0", "-1", "1.5", "x"]),
         "whole" => (vec!["0", "64"], vec!["-1", "1.5", "x", "99999999999999999999"]),

@@ -218,3 +218,19 @@ fn only_old_names_are_warned_of() {
     let quiet = [("DYN_ROUTER_MODE", "kv"), ("DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "1")];
     assert_eq!(build::<Frontend>(&[], &quiet).unwrap().warnings, []);
 }
+
+#[test]
+fn device_weights_of_a_worker_need_no_mode_and_are_not_its_router_configuration() {
+    let built =
+        build::<Worker>(&["--device-weight-least", "0.5"], &[("KVROUTE_DEVICE_WEIGHTS", "no")]).unwrap();
+    assert_eq!((&built.config, built.warnings.len()), (&None, 0));
+    let weights = built.device_weights().unwrap();
+    assert_eq!((weights.enabled, weights.least), (false, 0.5));
+    let silent = build::<Worker>(&["--router-mode", "kv"], &[]).unwrap();
+    assert_eq!(silent.device_weights(), None);
+    // A frontend's are part of what its sets inherit, in every mode.
+    for mode in ["kv", "round-robin"] {
+        let built = frontend(&["--router-mode", mode, "--no-device-weights"]).unwrap();
+        assert!(!built.config.tuning.device_weights.enabled, "{mode}");
+    }
+}

@@ -7,6 +7,7 @@ use super::{
     presets, row, rules::Rule, tuning,
 };
 use crate::{
+    device::Weights,
     fleet::{Namespaces, RouterConfig},
     select::{Mode, Tuning, TuningError, UnknownMode},
 };
@@ -100,6 +101,13 @@ impl<C> Built<C> {
         OfTheFrontend { enforce_disagg: self.settings.switch(Field::EnforceDisagg), namespaces }
     }
 
+    /// The device weights, if any of their settings was given; a card carries them beside the configuration.
+    #[must_use]
+    pub fn device_weights(&self) -> Option<Weights> {
+        let given = |setting: &Setting| is_on_devices(setting) && setting.source.is_given();
+        self.settings.iter().any(given).then(|| tuning::device_weights(&self.settings))
+    }
+
     /// What was not left at its default, in the order of the table.
     pub fn changed(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(|setting| setting.source != Source::Default)
@@ -148,7 +156,11 @@ fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, BuildE
     let tuning = if mode == Mode::Kv {
         Tuning { conditional_disagg: conditional_disagg::read(settings)?, ..tuning::tuning(settings, base) }
     } else {
-        Tuning { accelerator_to_cpu_ratio: tuning::ratio(settings), ..Tuning::default() }
+        Tuning {
+            accelerator_to_cpu_ratio: tuning::ratio(settings),
+            device_weights: tuning::device_weights(settings),
+            ..Tuning::default()
+        }
     };
     tuning.validate()?;
     Ok(tuning)
@@ -194,12 +206,17 @@ pub fn problems<R: Role>(given: &Given<R>) -> Vec<(Field, BuildError)> {
 
 /// A worker without a mode: a flag is a mistake, a shared environment is not.
 fn inherit(settings: &Settings) -> Result<Option<Warning>, BuildError> {
-    let given = || settings.iter().filter(|setting| setting.source.is_given());
+    // Device weights are on the card with and without a configuration.
+    let given = || settings.iter().filter(|setting| setting.source.is_given() && !is_on_devices(setting));
     if let Some(setting) = given().find(|setting| !matches!(setting.source, Source::Variable(_))) {
         return Err(BuildError::NeedsMode(setting.clone()));
     }
     let variables: Vec<_> = given().map(|setting| setting.source.to_string()).collect();
     Ok(if variables.is_empty() { None } else { Some(Warning::Inherits { variables }) })
+}
+
+fn is_on_devices(setting: &Setting) -> bool {
+    row(setting.field).group == Group::Devices
 }
 
 /// Weights that were given to a mode that does not look at them.

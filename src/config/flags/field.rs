@@ -66,4 +66,8 @@ pub enum Field {
     AisNextn,
     AisNextnAcceptRates,
     AisMtpSeed,
+    DeviceWeights,
+    DeviceWeightExternal,
+    DeviceWeightLeast,
+    DeviceWeightStaleSecs,
 }

@@ -54,6 +54,8 @@ pub enum Range {
     AtLeastZero,
     /// 0 to 1.
     Share,
+    /// Above 0, to 1.
+    Weight,
     /// 0 to 1, of a worker's blocks.
     Threshold,
     /// At least 1.
@@ -123,6 +125,7 @@ impl Range {
         match self {
             Self::Credit | Self::NonNegative | Self::AtLeastZero => "0 or more",
             Self::Share | Self::Threshold => "0 to 1",
+            Self::Weight => "above 0, to 1",
             Self::AtLeastOne => "1 or more",
             Self::UpToAYear => "1 to 31536000",
             Self::Ratio => "1 to 4294967295",
@@ -135,6 +138,7 @@ impl Range {
             Self::NonNegative => "must be finite and non-negative",
             Self::AtLeastZero => "must be greater than or equal to 0",
             Self::Share => "must be between 0 and 1",
+            Self::Weight => "must be above 0 and at most 1",
             Self::Threshold => "must be between 0.0 and 1.0",
             Self::AtLeastOne => "must be at least 1",
             Self::UpToAYear => "must be between 1 and 31536000",
@@ -146,6 +150,7 @@ impl Range {
         let (least, most) = match self {
             Self::Credit | Self::NonNegative | Self::AtLeastZero => (0.0, f64::MAX),
             Self::Share | Self::Threshold => (0.0, 1.0),
+            Self::Weight => (f64::MIN_POSITIVE, 1.0),
             Self::AtLeastOne => (1.0, f64::MAX),
             Self::UpToAYear => (1.0, 31_536_000.0),
             Self::Ratio => (1.0, f64::from(u32::MAX)),

@@ -122,6 +122,7 @@ fn arg<R: Role>(row: &'static Row, spelling: Spelling) -> Arg {
     let heading = match row.group {
         _ if !works => "Router flags that this version refuses",
         Group::Kv => "Router, mode kv",
+        Group::Devices => "Router, devices",
         Group::Router | Group::Threshold | Group::FrontendOnly => "Router",
     };
     let arg = Arg::new(flag)

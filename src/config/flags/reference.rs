@@ -19,6 +19,8 @@ shared prefixes; their `--help` has the numbers.
 * A worker reads the same variables. Without a mode it advertises no router configuration and inherits the
   frontend's: a flag without `--router-mode` is then an error, a variable without `DYN_ROUTER_MODE` one warning. With one,
   its configuration replaces the frontend's as a whole.
+* What the `--device-weight` flags of a worker say is on its card as `device_weights`, beside `router_config` and whether or not it has a
+  mode. It replaces the frontend's as a whole; without such a flag the set has the frontend's.
 * Modes other than `kv` do not look at the `kv_router_config` flags; one that is given to them is warned of.
 * `--load-aware` means mode `kv` in which cached blocks are worth nothing. It overrules the flags it sets.
 ";
@@ -131,6 +133,7 @@ fn key(row: &Row) -> String {
         Group::Router | Group::FrontendOnly => "",
         Group::Threshold => "load_threshold_config.",
         Group::Kv => "kv_router_config.",
+        Group::Devices => "device_weights.",
     };
     row.key.map_or_else(|| "none".to_owned(), |key| format!("`{place}{key}`"))
 }

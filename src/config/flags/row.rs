@@ -53,6 +53,8 @@ pub enum Group {
     Threshold,
     /// In `kv_router_config`.
     Kv,
+    /// In `device_weights`, beside `router_config`.
+    Devices,
     /// On no card: the flag is the frontend's alone, and a worker refuses it.
     FrontendOnly,
 }

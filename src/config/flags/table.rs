@@ -2,16 +2,17 @@
 //!
 //! Spellings, variables, defaults, ranges and keys are Dynamo's, so that existing manifests keep their meaning.
 //! Where a row differs it says so: `--router-event-threads` stands at 1, because that is what an index gets, and
-//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone.
+//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone. The rows on device
+//! weights are our own.
 
 use super::{
     Field::{self, *},
-    Group::{FrontendOnly, Kv, Router, Threshold},
+    Group::{Devices, FrontendOnly, Kv, Router, Threshold},
     Range, Row,
 };
 
 /// Every router flag, in the order of [`Field`].
-pub static TABLE: [Row; 62] = [
+pub static TABLE: [Row; 66] = [
     Row::new(RouterMode, "router-mode", "DYN_ROUTER_MODE", Router)
         .key("router_mode")
         .choice("MODE", MODES, None)
@@ -371,6 +372,22 @@ pub static TABLE: [Row; 62] = [
         .alias("aic-mtp-seed", None)
         .help("Seed of its random draws")
         .refused(NO_LOAD_MODEL, LOAD_MODEL),
+    Row::new(DeviceWeights, "device-weights", "KVROUTE_DEVICE_WEIGHTS", Devices)
+        .key("enabled")
+        .switch("no-device-weights", true)
+        .help("Whether GPU telemetry has a say: in costs, in shares, and by fencing"),
+    Row::new(DeviceWeightExternal, "device-weight-external", "KVROUTE_DEVICE_WEIGHT_EXTERNAL", Devices)
+        .key("external")
+        .number("SHARE", Range::Share, Some(0.75))
+        .help("The most that the load of others on a GPU may take from its weight"),
+    Row::new(DeviceWeightLeast, "device-weight-least", "KVROUTE_DEVICE_WEIGHT_LEAST", Devices)
+        .key("least")
+        .number("WEIGHT", Range::Weight, Some(0.1))
+        .help("The least that a GPU can weigh"),
+    Row::new(DeviceWeightStaleSecs, "device-weight-stale-secs", "KVROUTE_DEVICE_WEIGHT_STALE_SECS", Devices)
+        .key("stale_secs")
+        .number("SECONDS", Range::AtLeastOne, Some(30.0))
+        .help("From which age on telemetry counts for nothing; it counts in full until a third of that"),
 ];
 
 const NO_LOAD_MODEL: &str = "a prefill counts in full until its first token";

@@ -6,7 +6,7 @@ use super::{
     Field::{self, *},
     Group, Settings, TABLE, Value,
 };
-use crate::select::Tuning;
+use crate::{device::Weights, select::Tuning};
 
 /// What `tuning` says of a field; none if the field is not part of a tuning.
 pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
@@ -24,6 +24,10 @@ pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
         TrackPrefillTokens => Value::Switch(tuning.router_track_prefill_tokens),
         AcceleratorToCpuRatio => Value::Whole(tuning.accelerator_to_cpu_ratio.get().into()),
         ConditionalDisagg => Value::Switch(tuning.conditional_disagg.is_some()),
+        DeviceWeights => Value::Switch(tuning.device_weights.enabled),
+        DeviceWeightExternal => Value::Number(tuning.device_weights.external),
+        DeviceWeightLeast => Value::Number(tuning.device_weights.least),
+        DeviceWeightStaleSecs => Value::Number(tuning.device_weights.stale_secs),
         _ => return None,
     })
 }
@@ -53,6 +57,19 @@ pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
         // Made of two fields, by `conditional_disagg`.
         conditional_disagg: None,
         accelerator_to_cpu_ratio: ratio(settings),
+        device_weights: device_weights(settings),
+    }
+}
+
+/// The device weights that `settings` make.
+pub(super) fn device_weights(settings: &Settings) -> Weights {
+    let base = Weights::default();
+    let number = |field, default| settings.number(field).unwrap_or(default);
+    Weights {
+        enabled: settings.switch(DeviceWeights),
+        external: number(DeviceWeightExternal, base.external),
+        least: number(DeviceWeightLeast, base.least),
+        stale_secs: number(DeviceWeightStaleSecs, base.stale_secs),
     }
 }
 

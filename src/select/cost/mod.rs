@@ -13,11 +13,13 @@
 
 mod credit;
 mod decode;
+mod device;
 mod prefill;
 mod requests;
 
 pub use credit::{cached_tokens, credit, decay};
 pub use decode::decode_blocks;
+pub use device::on_devices;
 pub use prefill::prefill_blocks;
 pub use requests::request_cost;
 
@@ -90,6 +92,7 @@ mod tests {
             worker: WorkerId(0),
             rank: Rank(0),
             class: DeviceClass::Accelerator,
+            device: None,
             credits_overlap: true,
             exclusion: None,
         };

@@ -14,7 +14,7 @@ pub(in crate::select) fn kv(
 ) -> Option<usize> {
     let least_prefill = eligible(rows).map(|(_, row)| row.load.prefill_tokens).min()?;
     for row in &mut *rows {
-        row.cost = Some(cost::price(row, demand, tuning, least_prefill));
+        row.cost = Some(cost::on_devices(cost::price(row, demand, tuning, least_prefill), row.device));
     }
     let costs = eligible(rows).map(|(position, row)| (position, row.cost.map_or(f64::INFINITY, |c| c.total)));
     if tuning.router_temperature > 0.0 {
