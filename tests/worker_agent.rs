@@ -27,6 +27,7 @@ use kvroute::{
     worker::{
         agent::{self, AgentSettings, DescribeError, Pace},
         backend::Backend,
+        devices::DeviceSettings,
         facts::{Facts, PublishKvEvents, Stated},
         mock::{MockEngine, MockSettings},
     },
@@ -79,6 +80,7 @@ fn settings(backend: Backend, engine: SocketAddr, frontends: &[String]) -> Agent
         facts: Facts::default(),
         publish_kv_events: PublishKvEvents::default(),
         spec: WorkerSpec::new("", "model"),
+        devices: DeviceSettings { enabled: false, ..DeviceSettings::default() },
         pace: Pace {
             health_interval: Duration::from_millis(50),
             first_retry: Duration::from_millis(20),

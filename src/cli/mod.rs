@@ -6,6 +6,7 @@ mod drive;
 mod first_probe;
 mod frontend;
 mod gpus;
+mod local_gpus;
 mod mock;
 mod mock_fleet;
 mod router;

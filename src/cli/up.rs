@@ -6,13 +6,14 @@ use clap::Args;
 
 use super::{
     Outcome,
+    local_gpus::LocalGpus,
     mock_fleet::{MODEL, MockFleet, MockFleetPlan},
     print,
     router::mock_router_config,
     shutdown,
 };
 use crate::config::{
-    EngineArgs,
+    EngineArgs, SamplingArgs,
     flags::{self, RouterFlags},
 };
 
@@ -32,6 +33,8 @@ pub(super) struct UpCommand {
     router: RouterFlags<flags::MockFleet>,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    devices: SamplingArgs,
 }
 
 impl UpCommand {
@@ -46,6 +49,8 @@ impl UpCommand {
             admin: local(self.admin_port),
         })
         .await?;
+        let engines = u64::from(self.engines);
+        let _gpus = LocalGpus::start(&self.devices.settings(), fleet.frontend.app().fleet(), engines);
         print(&welcome(&fleet));
         signals.wait().await;
         let MockFleet { frontend, engines, .. } = fleet;

@@ -20,7 +20,7 @@ mod worker;
 mod worker_file;
 
 pub use check::{Finding, Report, Severity, check};
-pub use devices::NvmlArgs;
+pub use devices::{NvmlArgs, SamplingArgs};
 pub use engine_arguments::set_apart;
 pub use environment::without_empty_variables;
 pub use file::{ConfigFile, FileArgs, FileError, ModelEntry};

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::{
+    devices::{SAMPLE_MS, device_sample_ms, settings_of},
     file::FileError,
     flags::{Environment, EnvironmentError},
     token::read_token,
@@ -29,6 +30,7 @@ use crate::{
 // The groups of `kvroute worker vllm --help`, in the order in which they are shown.
 const REGISTRATION: &str = "Registration";
 const ENGINE: &str = "Engine";
+const DEVICES: &str = super::devices::HEADING;
 
 /// What a lease may be, in seconds.
 pub(super) const LEASE_SECS: RangeInclusive<i64> = 1..=3600;
@@ -91,6 +93,30 @@ pub struct WorkerArgs {
     #[arg(skip)]
     #[serde(rename = "publish_kv_events")]
     pub publish: Option<bool>,
+    /// The engine's GPUs: UUIDs (GPU-... or MIG-..., as long as needed), or numbers as in CUDA_VISIBLE_DEVICES, separated by
+    /// commas; or none [default: those that its processes are on, else what CUDA_VISIBLE_DEVICES or
+    /// NVIDIA_VISIBLE_DEVICES shows]
+    #[arg(long, env = "KVROUTE_ENGINE_GPUS", value_name = "LIST", help_heading = DEVICES)]
+    pub engine_gpus: Option<String>,
+    /// The engine's process [default: the one that listens on its port]
+    #[arg(long, env = "KVROUTE_ENGINE_PID", value_name = "PID", help_heading = DEVICES)]
+    pub engine_pid: Option<u32>,
+    /// NVIDIA's library libnvidia-ml.so.1 [default: where the system finds it]
+    #[arg(long, env = "KVROUTE_NVML_LIBRARY", value_name = "PATH", help_heading = DEVICES)]
+    pub nvml_library: Option<PathBuf>,
+    /// Milliseconds from one sample of the GPUs to the next, 100 to 60000 [default: 1000]
+    #[arg(
+        long,
+        env = "KVROUTE_DEVICE_SAMPLE_MS",
+        value_name = "MS",
+        value_parser = value_parser!(u64).range(SAMPLE_MS),
+        help_heading = DEVICES
+    )]
+    #[serde(deserialize_with = "device_sample_ms")]
+    pub device_sample_ms: Option<u64>,
+    /// Read no GPUs
+    #[arg(long, action = ArgAction::SetTrue, help_heading = DEVICES)]
+    pub no_device_telemetry: bool,
 }
 
 /// Flags of a worker beside an engine that runs already. The same names, with underscores, are the keys of `[engine]` in
@@ -284,6 +310,11 @@ impl WorkerArgs {
             publish_kv_events: self.publish_kv_events,
             no_publish_kv_events: self.no_publish_kv_events,
             publish: below.publish,
+            engine_gpus: self.engine_gpus.or(below.engine_gpus),
+            engine_pid: self.engine_pid.or(below.engine_pid),
+            nvml_library: self.nvml_library.or(below.nvml_library),
+            device_sample_ms: self.device_sample_ms.or(below.device_sample_ms),
+            no_device_telemetry: self.no_device_telemetry || below.no_device_telemetry,
         })
     }
 
@@ -336,6 +367,7 @@ impl WorkerArgs {
             facts,
             publish_kv_events: self.publish_kv_events(),
             spec,
+            devices: settings_of(self),
             pace: Pace::default(),
         };
         settings.check()?;

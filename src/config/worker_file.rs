@@ -94,6 +94,7 @@ mod tests {
         for (text, parts) in [
             ("[worker]\nlease_secs = 0", ["line 2", "1 to 3600"]),
             ("[worker]\nlease_secs = 3601", ["line 2", "1 to 3600"]),
+            ("[worker]\ndevice_sample_ms = 1", ["line 2", "100 to 60000"]),
             ("[worker]\nport = 1", ["line 2", "unknown field `port`"]),
             ("[worker]\nworker_config = 'x'", ["line 2", "unknown field"]),
             ("[worker]\nno_publish_kv_events = true", ["line 2", "unknown field"]),

@@ -51,6 +51,18 @@ impl Visible {
         if listed.is_empty() { Self::None } else { Self::Listed(listed) }
     }
 
+    /// The list if it names every device by its UUID. Numbers in `NVIDIA_VISIBLE_DEVICES` are those of the host: in a container,
+    /// where the driver lists only what is visible there, they mean other devices.
+    #[must_use]
+    pub fn by_name(self) -> Option<Self> {
+        match &self {
+            Self::Listed(entries) if entries.iter().all(|entry| entry.parse::<usize>().is_err()) => {
+                Some(self)
+            }
+            _ => None,
+        }
+    }
+
     /// The UUIDs of the devices meant, of those in a sample; none unless some are listed. A UUID may be cut short, as CUDA
     /// has it. A number is CUDA's: it is NVML's too where `pci_order` says so, or where all GPUs are of one kind.
     ///
@@ -140,6 +152,12 @@ mod tests {
         for missing in ["2", "GPU-9"] {
             assert_eq!(resolve(missing, &mixed, true), Err(Unresolved::Unknown(missing.into())));
         }
+    }
+
+    #[test]
+    fn the_host_s_numbers_name_nobody_in_a_container() {
+        let by_name = |text: &str| Visible::parse(text).by_name().is_some();
+        assert!(by_name("GPU-1,MIG-2") && !by_name("2,3") && !by_name("GPU-1,3") && !by_name("all"));
     }
 
     #[test]

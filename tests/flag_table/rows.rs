@@ -228,6 +228,12 @@ fn device_weights_of_a_worker_need_no_mode_and_are_not_its_router_configuration(
     assert_eq!((weights.enabled, weights.least), (false, 0.5));
     let silent = build::<Worker>(&["--router-mode", "kv"], &[]).unwrap();
     assert_eq!(silent.device_weights(), None);
+    let idle = |mode: &str| {
+        let warnings = frontend(&["--router-mode", mode, "--device-weight-least", "0.5"]).unwrap().warnings;
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!((idle("kv"), idle("device-aware-weighted")), (String::new(), String::new()));
+    assert!(idle("random").contains("--device-weight-least 0.5 changes nothing"), "{}", idle("random"));
     // A frontend's are part of what its sets inherit, in every mode.
     for mode in ["kv", "round-robin"] {
         let built = frontend(&["--router-mode", mode, "--no-device-weights"]).unwrap();

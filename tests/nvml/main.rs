@@ -13,4 +13,7 @@
 
 mod nvml_command;
 mod nvml_sampler;
+mod nvml_scenario;
+#[path = "../rig/mod.rs"]
+mod rig;
 mod stand_in;

@@ -219,12 +219,18 @@ fn is_on_devices(setting: &Setting) -> bool {
     row(setting.field).group == Group::Devices
 }
 
-/// Weights that were given to a mode that does not look at them.
+/// Weights that were given to a mode that does not look at them. Whether devices have a say, and when what is known of them is too
+/// old, matters in every mode: their faults fence.
 fn idle(settings: &Settings, mode: Mode) -> Option<Warning> {
+    let looks_at = |field: Field| match row(field).group {
+        Group::Kv => mode == Mode::Kv,
+        Group::Devices if matches!(field, Field::DeviceWeightExternal | Field::DeviceWeightLeast) => {
+            matches!(mode, Mode::Kv | Mode::DeviceAwareWeighted)
+        }
+        _ => true,
+    };
     let idle = |setting: &&Setting| {
-        row(setting.field).group == Group::Kv
-            && setting.source.is_given()
-            && setting.value != row(setting.field).default()
+        !looks_at(setting.field) && setting.source.is_given() && setting.value != row(setting.field).default()
     };
     let settings: Vec<_> = settings.iter().filter(idle).cloned().collect();
     if settings.is_empty() { None } else { Some(Warning::Idle { settings, mode }) }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Row, Setting, Source};
+use super::{Group, Row, Setting, Source, row};
 use crate::select::Mode;
 
 /// Something a person should know of. The caller logs it.
@@ -69,11 +69,14 @@ impl fmt::Display for Warning {
             ),
             Self::Overruled { setting, by } => write!(f, "{setting} changes nothing: {by}"),
             Self::Idle { settings, mode } => {
+                let of_devices = settings.iter().any(|setting| row(setting.field).group == Group::Devices);
                 let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
+                let of_devices = of_devices.then_some(" (and device-aware-weighted, as far as devices go)");
                 write!(
                     f,
-                    "{} changes nothing: router mode {mode} does not look at it, only kv does",
-                    settings.join(", ")
+                    "{} changes nothing: router mode {mode} does not look at it, only kv does{}",
+                    settings.join(", "),
+                    of_devices.unwrap_or_default()
                 )
             }
         }

@@ -148,7 +148,7 @@ fn warn_of_other_block_size(given: &Facts, told: &Facts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::{agent::Pace, backend::Backend};
+    use crate::worker::{agent::Pace, backend::Backend, devices::DeviceSettings};
     use std::time::Duration;
 
     fn settings(facts: Facts, publish_kv_events: PublishKvEvents) -> AgentSettings {
@@ -162,6 +162,7 @@ mod tests {
             facts,
             publish_kv_events,
             spec: WorkerSpec::new("http://gpu-1:8000", "?"),
+            devices: DeviceSettings::default(),
             pace: Pace::default(),
         }
     }

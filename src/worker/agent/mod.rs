@@ -2,7 +2,7 @@
 //!
 //! One task watches the engine. It waits until the engine answers, asks it what nobody stated, and publishes the
 //! worker's description; when the engine is gone it takes the description back. One task a frontend follows that: it
-//! registers what is described, renews the lease, registers again where it is unknown, and deregisters what is gone.
+//! registers what is described, renews the lease, with news of the engine's GPUs if there are any, registers again where it is unknown, and deregisters what is gone.
 //!
 //! What must hold:
 //! * Nothing is registered that could not be described: a value that is neither given nor told ends the agent, with
@@ -33,6 +33,7 @@ use self::{
 };
 use super::{
     backend::Backend,
+    devices::{self, DeviceSettings},
     facts::{Facts, PublishKvEvents},
 };
 use crate::{fleet::WorkerSpec, proxy::Caller};
@@ -60,6 +61,8 @@ pub struct AgentSettings {
     pub publish_kv_events: PublishKvEvents,
     /// The worker as far as it does not depend on the engine: id, set, router configuration.
     pub spec: WorkerSpec,
+    /// How the engine's GPUs are found and sampled.
+    pub devices: DeviceSettings,
     /// How often it looks, and how long it waits.
     pub pace: Pace,
 }
@@ -99,7 +102,7 @@ impl Pace {
 }
 
 /// The description of an engine that is well; none while it is not.
-type Described = Option<Arc<WorkerSpec>>;
+pub(super) type Described = Option<Arc<WorkerSpec>>;
 
 /// Keeps an engine registered until `stop` is over, then deregisters it.
 ///
@@ -108,10 +111,11 @@ type Described = Option<Arc<WorkerSpec>>;
 pub async fn run(settings: AgentSettings, stop: impl Future<Output = ()>) -> Result<(), DescribeError> {
     let (describe, described) = watch::channel(None);
     let ending = CancellationToken::new();
+    let (news, _sampler) = devices::start(&settings, described.clone());
     let mut registrations = JoinSet::new();
     for frontend in &settings.frontends {
         let registration = Registration::new(frontend.clone(), &settings);
-        registrations.spawn(registration.keep(described.clone(), ending.clone()));
+        registrations.spawn(registration.keep(described.clone(), news.clone(), ending.clone()));
     }
     let outcome = tokio::select! {
         biased;

@@ -9,10 +9,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{AgentSettings, Described, Pace};
-use crate::{fleet::WorkerSpec, proxy::Caller};
+use crate::{
+    fleet::WorkerSpec,
+    proxy::Caller,
+    worker::devices::{News, NewsFeed},
+};
 
 /// What the last word to a frontend may take: the process is waiting to end.
 const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// How often there is news of GPUs, at the least.
+const NEWS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A worker's registration at one frontend.
 #[derive(Debug)]
@@ -47,7 +54,12 @@ impl Registration {
     }
 
     /// Follows the engine until the end.
-    pub(super) async fn keep(mut self, mut described: watch::Receiver<Described>, ending: CancellationToken) {
+    pub(super) async fn keep(
+        mut self,
+        mut described: watch::Receiver<Described>,
+        mut news: NewsFeed,
+        ending: CancellationToken,
+    ) {
         loop {
             let spec = tokio::select! {
                 biased;
@@ -57,7 +69,7 @@ impl Registration {
             let Some(spec) = spec else { return };
             let leave = ending.child_token();
             {
-                let mut staying = pin!(self.stay_registered(&spec, &leave));
+                let mut staying = pin!(self.stay_registered(&spec, &mut news, &leave));
                 let left = tokio::select! {
                     biased;
                     () = ending.cancelled() => false,
@@ -77,7 +89,7 @@ impl Registration {
     }
 
     /// Registers and renews the lease, until it is time to leave.
-    async fn stay_registered(&mut self, spec: &WorkerSpec, leave: &CancellationToken) {
+    async fn stay_registered(&mut self, spec: &WorkerSpec, news: &mut NewsFeed, leave: &CancellationToken) {
         while !leave.is_cancelled() {
             let mut failures = 0;
             while !self.register(spec).await {
@@ -87,7 +99,7 @@ impl Registration {
                 }
                 failures += 1;
             }
-            self.renew_until_forgotten(leave).await;
+            self.renew_until_forgotten(news, leave).await;
         }
     }
 
@@ -140,21 +152,35 @@ impl Registration {
     }
 
     /// Returns when the frontend does not know the worker any more, or when it is time to leave.
-    async fn renew_until_forgotten(&mut self, leave: &CancellationToken) {
+    async fn renew_until_forgotten(&mut self, news: &mut NewsFeed, leave: &CancellationToken) {
         let Some(id) = self.registered else { return };
         let path = format!("/v1/workers/{id}/heartbeat");
-        let (interval, mut failures) = (self.lease / 3, 0);
+        let mut failures = 0;
+        // What the frontend was told of the engine's GPUs: nothing yet.
+        let mut alarm = None;
         loop {
+            let interval = self.interval(news);
             let pause = if failures == 0 { interval } else { self.pace.retry(failures - 1).min(interval) };
-            if leave.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                return;
+            tokio::select! {
+                biased;
+                () = leave.cancelled() => return,
+                () = alarmed(news, alarm), if failures == 0 => {}
+                () = tokio::time::sleep(pause) => {}
             }
-            let reason = match self.call(Method::POST, &path, None).await {
-                Ok((status, _)) if status.is_success() => {
+            let told = news.borrow_and_update().clone();
+            let body = told.as_ref().map(|news| json!({ "devices": news.report() }));
+            let reason = match self.call(Method::POST, &path, body.as_ref()).await {
+                Ok((status, answer)) if status.is_success() => {
                     if failures > 0 {
                         info!(frontend = %self.frontend, id, "frontend answers again");
                     }
-                    (failures, self.complaint) = (0, None);
+                    (failures, alarm) = (0, told.map(|news| news.alarm));
+                    match answer["devices_problem"].as_str() {
+                        Some(problem) => self.complain(problem, |frontend, reason| {
+                            warn!(%frontend, id, reason, "frontend does not take the news of the engine's GPUs");
+                        }),
+                        None => self.complaint = None,
+                    }
                     continue;
                 }
                 Ok((StatusCode::NOT_FOUND, _)) => {
@@ -172,6 +198,12 @@ impl Registration {
                 warn!(%frontend, id, reason, "heartbeat failed; trying again");
             });
         }
+    }
+
+    /// From one heartbeat to the next. A frontend forgets news of GPUs within half a minute, whatever the lease.
+    fn interval(&self, news: &NewsFeed) -> Duration {
+        let of_lease = self.lease / 3;
+        if news.borrow().is_some() { of_lease.min(NEWS_INTERVAL) } else { of_lease }
     }
 
     async fn deregister(&mut self) {
@@ -219,6 +251,15 @@ async fn replaced(described: &mut watch::Receiver<Described>, spec: &Arc<WorkerS
     let other = |now: &Described| !now.as_ref().is_some_and(|now| Arc::ptr_eq(now, spec));
     // A watcher that has ended takes nothing back: the end comes by the other way.
     if described.wait_for(other).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Returns when there is news of GPUs that does not wait: a fault came or went since the news with that alarm.
+async fn alarmed(news: &mut NewsFeed, told: Option<u64>) {
+    let urgent = |news: &Option<Arc<News>>| news.as_ref().is_some_and(|news| Some(news.alarm) != told);
+    if news.wait_for(urgent).await.is_err() {
+        // There is no sampler, and never will be.
         std::future::pending::<()>().await;
     }
 }

@@ -10,10 +10,12 @@
 //! ```
 //!
 //! A number in `errors` is what the function of that name returns, `*` is every function of that device. What is not
-//! there is not supported. An XID is told once, in order.
+//! there is not supported. An XID is told once, in order. A device with `"lost_every": 3` is lost each third time that somebody
+//! asks for its handle.
 //!
 //! Each copy of the library has a state of its own: it looks for the file beside the copy.
 
+#![allow(clippy::disallowed_types, reason = "no dependency for the sake of one lock")]
 #![allow(non_snake_case, clippy::missing_safety_doc, reason = "the names and the contracts are NVML's")]
 
 use std::{
@@ -35,15 +37,18 @@ const NOT_SUPPORTED: Code = 3;
 const NOT_FOUND: Code = 6;
 const INSUFFICIENT_SIZE: Code = 7;
 const TIMEOUT: Code = 10;
+const GPU_IS_LOST: Code = 15;
 
 /// What callers did.
 struct Calls {
     inits: u32,
+    /// For handles.
+    asked: u64,
     /// Per event set, the device that was registered, and how many of its XIDs were told.
     sets: Vec<(Handle, usize)>,
 }
 
-static CALLS: Mutex<Calls> = Mutex::new(Calls { inits: 0, sets: Vec::new() });
+static CALLS: Mutex<Calls> = Mutex::new(Calls { inits: 0, asked: 0, sets: Vec::new() });
 
 fn calls<R>(change: impl FnOnce(&mut Calls) -> R) -> R {
     change(&mut CALLS.lock().unwrap_or_else(PoisonError::into_inner))
@@ -163,9 +168,16 @@ pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut u32) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, out: *mut Handle) -> Code {
     let handle = (index as usize + 1) << 8;
-    let found = device(handle, "nvmlDeviceGetHandleByIndex_v2");
+    let found = device(handle, "nvmlDeviceGetHandleByIndex_v2").and_then(|device| {
+        let asked = calls(|calls| {
+            calls.asked += u64::from(device["lost_every"].is_u64());
+            calls.asked
+        });
+        let lost = device["lost_every"].as_u64().is_some_and(|every| asked.is_multiple_of(every.max(1)));
+        if lost { Err(GPU_IS_LOST) } else { Ok(()) }
+    });
     // SAFETY: the caller's out pointer.
-    code(found.and_then(|_| unsafe { put(out, handle) }))
+    code(found.and_then(|()| unsafe { put(out, handle) }))
 }
 
 #[unsafe(no_mangle)]
