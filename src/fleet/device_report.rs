@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use ahash::AHashSet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -21,7 +22,7 @@ pub struct DeviceReport {
 }
 
 /// The devices of one rank.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RankDevices {
     /// Why they are to be fenced, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,6 +103,13 @@ fn all() -> f64 {
     1.0
 }
 
+/// Devices of which nothing is known.
+impl Default for RankDevices {
+    fn default() -> Self {
+        Self { fault: None, capability: all(), utilisation: None, engine_seen: false, gpus: Vec::new() }
+    }
+}
+
 impl DeviceReport {
     /// Holds the report to what can be: bounds its size, drops readings that nobody here knows, and brings shares into their
     /// range.
@@ -147,6 +155,9 @@ impl RankDevices {
         if self.gpus.len() > MOST_GPUS {
             return Err(ReportError::TooMany(MOST_GPUS, "GPUs of a rank"));
         }
+        // One that is told twice would be on the metrics page twice.
+        let mut seen = AHashSet::new();
+        self.gpus.retain(|gpu| seen.insert(gpu.uuid.clone()));
         let known = DeviceReading::default().numbers().map(|(name, _)| name);
         let mut texts: Vec<&String> = Vec::new();
         for gpu in &mut self.gpus {
@@ -246,7 +257,9 @@ mod tests {
         assert!(of(5000).checked(3).is_err());
         let mut many = of(1);
         many.ranks[0].gpus = vec![GpuReport::default(); 200];
-        assert!(matches!(many.checked(1), Err(ReportError::TooMany(..))));
+        assert!(matches!(many.clone().checked(1), Err(ReportError::TooMany(..))));
+        many.ranks[0].gpus.truncate(2);
+        assert_eq!(many.checked(1).unwrap().ranks[0].gpus.len(), 1, "one that is told twice");
         let mut long = of(1);
         long.ranks[0].gpus = vec![GpuReport { uuid: "x".repeat(1000), ..GpuReport::default() }];
         assert!(matches!(long.checked(1), Err(ReportError::TooLong(_))));

@@ -154,7 +154,7 @@ mod tests {
 
     fn at_fault() -> RankDevices {
         let fault = FaultReport { gpu: "GPU-a".to_owned(), reason: "lost".to_owned() };
-        RankDevices { fault: Some(fault), capability: 1.0, ..RankDevices::default() }
+        RankDevices { fault: Some(fault), ..RankDevices::default() }
     }
 
     #[test]

@@ -32,8 +32,8 @@ impl Watch {
         for (group, uuids) in &mut self.ranks {
             let state = group.observe(sample, &is_engine, now_ms);
             any |= state.is_some();
-            let neutral = RankDevices { capability: 1.0, ..RankDevices::default() };
-            devices.push(state.map_or(neutral, |state| RankDevices::of(state, uuids, sample)));
+            let told = state.map(|state| RankDevices::of(state, uuids, sample));
+            devices.push(told.unwrap_or_default());
         }
         if !any {
             return None;
