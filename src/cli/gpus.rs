@@ -63,7 +63,7 @@ mod listing {
         let health =
             fault(device).map_or_else(|| "well".to_owned(), |fault| format!("to be fenced: {fault}"));
         text += &format!(
-            "\n  health      {health}\n  weight      {:.2} (capability {capability:.2}",
+            "\n  health        {health}\n  weight        {:.2} (capability {capability:.2}",
             terms.weight
         );
         let reasons: Vec<_> =
@@ -71,7 +71,7 @@ mod listing {
         if !reasons.is_empty() {
             text += &format!("; clocks held by {}", reasons.join(", "));
         }
-        text += ")\n  readings    ";
+        text += ")\n  readings      ";
         let fields = device.numbers();
         let values = fields.iter().filter(|(name, _)| *name != "throttle_reasons");
         let values: Vec<_> =
@@ -83,13 +83,16 @@ mod listing {
             Reading::Value(pids) => pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
             other => other.absence().unwrap_or_default().to_owned(),
         };
-        text += &format!("\n  processes   {processes}");
-        let absent: Vec<_> = fields
-            .iter()
-            .filter_map(|(name, reading)| Some(format!("{name} ({})", reading.absence()?)))
-            .collect();
-        if !absent.is_empty() {
-            text += &format!("\n  not read    {}", lines(&absent));
+        text += &format!("\n  processes     {processes}");
+        let absent = |word: &str| -> Vec<String> {
+            let fields = fields.iter().filter(|(_, reading)| reading.absence() == Some(word));
+            fields.map(|(name, _)| (*name).to_owned()).collect()
+        };
+        for word in Reading::<f64>::ABSENCES.into_iter().filter(|word| *word != "unread") {
+            let fields = absent(word);
+            if !fields.is_empty() {
+                text += &format!("\n  {:14}{}", word.replace('_', " "), lines(&fields));
+            }
         }
         text + "\n"
     }
@@ -97,6 +100,6 @@ mod listing {
     /// Words in lines of four, under a column of names.
     fn lines(words: &[String]) -> String {
         let lines: Vec<_> = words.chunks(4).map(|words| words.join(", ")).collect();
-        lines.join(",\n              ")
+        lines.join(",\n                ")
     }
 }

@@ -45,10 +45,14 @@ impl<T> Reading<T> {
         }
     }
 
-    /// This reading if it is a value, else the other one where that is a value.
+    /// This reading if it is a value, else the other one where that is a value, or where nobody asked for this one.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        if !matches!(self, Self::Value(_)) && matches!(other, Self::Value(_)) { other } else { self }
+        match (&self, &other) {
+            (Self::Value(_), _) => self,
+            (Self::Unread, _) | (_, Self::Value(_)) => other,
+            _ => self,
+        }
     }
 
     /// Why there is no value, in a word as reports spell it; `None` if there is one.
@@ -64,6 +68,10 @@ impl<T> Reading<T> {
             Self::Failed => "failed",
         })
     }
+
+    /// Every word of [`Reading::absence`].
+    pub const ABSENCES: [&'static str; 7] =
+        ["unread", "not_supported", "no_permission", "lost", "needs_reset", "unreadable", "failed"];
 
     /// The reading that [`Reading::absence`] calls so.
     #[must_use]
@@ -202,9 +210,7 @@ mod tests {
 
     #[test]
     fn every_absence_has_a_word_of_its_own_that_reads_back() {
-        let words =
-            ["unread", "not_supported", "no_permission", "lost", "needs_reset", "unreadable", "failed"];
-        for word in words {
+        for word in Reading::<u32>::ABSENCES {
             assert_eq!(Reading::<u32>::absent(word).unwrap().absence(), Some(word));
         }
         assert_eq!(Reading::Value(1).absence(), None);
@@ -227,7 +233,9 @@ mod tests {
             power_watts: Reading::Value(1.0),
             ..DeviceReading::of("MIG-a")
         };
+        let gpu = DeviceReading { nvlinks: Reading::NoPermission, ..gpu };
         instance.inherit(&gpu);
+        assert_eq!(instance.nvlinks, Reading::NoPermission);
         assert_eq!(instance.parent.as_deref(), Some("GPU-a"));
         assert_eq!(instance.sm_utilisation, Reading::NotSupported);
         assert_eq!((instance.sm_clock_mhz, instance.power_watts), (Reading::Value(900), Reading::Value(1.0)));

@@ -23,17 +23,17 @@ fn each_device_is_listed_with_its_weight_and_what_was_not_read() {
         gpu_with("GPU-hot", &json!({ "throttle": 0x40, "sm_clock": 500, "processes": [42] })),
         gpu_with(
             "GPU-shy",
-            &json!({ "errors": { "nvmlDeviceGetPowerUsage": 4 }, "mig": [{ "uuid": "MIG-1" }], "mig_places": 1 }),
+            &json!({ "errors": { "nvmlDeviceGetPowerUsage": 4 }, "mig": [{ "uuid": "MIG-1", "processes": [] }], "mig_places": 1 }),
         ),
         lost("GPU-gone"),
     ]));
     for part in [
         "GPU-hot  Test GPU",
-        "weight      0.25 (capability 0.25; clocks held by hardware_thermal)",
-        "processes   42",
-        "power_watts (no_permission)",
+        "weight        0.25 (capability 0.25; clocks held by hardware_thermal)",
+        "processes     42",
+        "no permission power_watts\n",
         "MIG-1  Test GPU  (instance of GPU-shy)",
-        "sm_utilisation (not_supported)",
+        "not supported sm_utilisation, memory_utilisation",
         "index-2  unnamed",
         "to be fenced: lost",
     ] {
