@@ -13,6 +13,7 @@ use crate::{
         flags::{Built, Environment, Field, RouterFlags, Settings, Source, Worker},
     },
     fleet::{RouterConfig, WorkerType},
+    select::CostModel,
     worker::{
         agent,
         backend::{Backend, without_secrets},
@@ -89,8 +90,9 @@ impl AttachCommand {
         let mut signals = shutdown::signals()?;
         let file = self.worker.file()?;
         let worker = self.worker.over(&Environment::process(), file.as_ref())?;
-        let advertised = advertised(&self.router, file.as_ref())?;
-        let plan = self.attach.plan(backend, &worker, file.as_ref(), advertised, self.engine_arguments)?;
+        let Advertised { config, cost_model } = advertised(&self.router, file.as_ref())?;
+        let mut plan = self.attach.plan(backend, &worker, file.as_ref(), config, self.engine_arguments)?;
+        plan.agent.spec.router_cost_model = cost_model;
         if !plan.not_applied.is_empty() {
             warn!(
                 arguments = without_secrets(&plan.not_applied),
@@ -110,7 +112,7 @@ impl MockWorkerCommand {
             return Err(WorkerConfigError::MockEngine(file.path.clone()).into());
         }
         let worker = self.worker.over(&Environment::process(), file.as_ref())?;
-        let advertised = advertised(&self.router, file.as_ref())?;
+        let Advertised { config, cost_model } = advertised(&self.router, file.as_ref())?;
         let arguments = MockArguments::try_parse_from(&self.engine_arguments)
             .map_err(|error| format!("mock engine: {}", error.to_string().trim_start_matches("error: ")))?;
         let settings = arguments.mock.settings()?;
@@ -118,7 +120,8 @@ impl MockWorkerCommand {
         info!(http = %engine.http_addr(), model = arguments.mock.model_name, "mock engine is up");
         let url = reachable(engine.http_addr())?;
         let facts = Facts { worker_type: stated_role(arguments.mock.role), ..Facts::default() };
-        let settings = worker.agent(Backend::Mock, url, facts, advertised)?;
+        let mut settings = worker.agent(Backend::Mock, url, facts, config)?;
+        settings.spec.router_cost_model = cost_model;
         let outcome = agent::run(settings, signals.wait()).await;
         engine.stop().await;
         outcome?;
@@ -149,8 +152,13 @@ fn reachable(mut address: SocketAddr) -> Result<Uri, http::uri::InvalidUri> {
 fn advertised(
     flags: &RouterFlags<Worker>,
     file: Option<&WorkerFile>,
-) -> Result<Option<RouterConfig>, Box<dyn std::error::Error + Send + Sync>> {
-    let Built { config, settings, .. } = router_config(flags, file.map(WorkerFile::router_section))?;
+) -> Result<Advertised, Box<dyn std::error::Error + Send + Sync>> {
+    let built = router_config(flags, file.map(WorkerFile::router_section))?;
+    let cost_model = built.cost_model();
+    let Built { config, settings, .. } = built;
+    if let Some(model) = cost_model {
+        info!(cost_model = model.name(), "advertising a cost model on the card");
+    }
     match &config {
         Some(config) => {
             let (source, from) = origin(&settings);
@@ -158,7 +166,13 @@ fn advertised(
         }
         None => info!("advertising no router configuration: the set inherits the frontend's"),
     }
-    Ok(config)
+    Ok(Advertised { config, cost_model })
+}
+
+/// What a worker's card says of routing.
+struct Advertised {
+    config: Option<RouterConfig>,
+    cost_model: Option<CostModel>,
 }
 
 /// Where the mode came from, in a word and as it was spelled.

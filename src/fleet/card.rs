@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{fingerprint::canonical, router_config::RouterConfig, worker_set::SetKey};
+use crate::select::CostModel;
 
 /// What a worker is for in a prefill/decode deployment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -49,14 +50,19 @@ pub struct Card {
     pub max_model_len: Option<u64>,
     /// The routing configuration that the worker wants for its set; absent = the frontend's.
     pub router_config: Option<RouterConfig>,
+    /// The cost model that the worker wants for its set, whoever's the rest of the configuration is; absent = the
+    /// frontend's.
+    pub router_cost_model: Option<CostModel>,
 }
 
 impl Card {
-    /// The configuration that routing under this card follows: its own as a whole, else the frontend's. What one
-    /// accelerator is worth in CPUs is not the card's to say; it is always the frontend's.
+    /// The configuration that routing under this card follows: its own as a whole, else the frontend's, and apart from that
+    /// its own cost model, else the frontend's. What one accelerator is worth in CPUs is not the card's to say; it is
+    /// always the frontend's.
     #[must_use]
     pub fn effective_config(&self, frontend: &RouterConfig) -> RouterConfig {
         let mut config = self.router_config.as_ref().unwrap_or(frontend).clone();
+        config.tuning.cost_model = self.router_cost_model.unwrap_or(frontend.tuning.cost_model);
         config.tuning.accelerator_to_cpu_ratio = frontend.tuning.accelerator_to_cpu_ratio;
         config
     }
@@ -65,12 +71,14 @@ impl Card {
     /// the set (model, address, surfaces, role) is equal anyway. What counts of the routing configuration is its
     /// effect, so that a card which advertises what the frontend has equals one that advertises nothing.
     pub(super) fn routing_facts(&self, frontend: &RouterConfig) -> Value {
+        let config = self.effective_config(frontend);
         canonical(json!({
             "block_size": self.block_size,
             "eagle": self.eagle,
             "lora_adapters": self.lora_adapters,
             "max_model_len": self.max_model_len,
-            "router_config": self.effective_config(frontend),
+            "router_config": config,
+            "router_cost_model": config.tuning.cost_model.name(),
         }))
     }
 }
@@ -96,6 +104,7 @@ mod tests {
             Card { eagle: true, ..plain.clone() },
             Card { lora_adapters: vec!["a".into()], ..plain.clone() },
             Card { max_model_len: Some(4096), ..plain.clone() },
+            Card { router_cost_model: Some(CostModel::Blocks), ..plain.clone() },
         ];
         for mode in Mode::ALL.into_iter().filter(|mode| *mode != frontend.mode) {
             let config = RouterConfig { mode, tuning: Tuning::default() };
@@ -126,8 +135,30 @@ mod tests {
                 Card { router_config: Some(RouterConfig { mode: Mode::Kv, tuning }), ..silent.clone() };
             assert_eq!(fingerprint(&says, &frontend), fingerprint(&silent, &frontend), "{tuning:?}");
         }
+        let silent_on_costs =
+            Card { router_config: Some(frontend.clone()), router_cost_model: None, ..silent.clone() };
+        let outspoken = Card { router_cost_model: Some(CostModel::Time), ..silent.clone() };
+        assert_eq!(fingerprint(&outspoken, &frontend), fingerprint(&silent_on_costs, &frontend));
         // Who inherits follows the frontend; who advertises does not.
         let elsewhere = RouterConfig::default();
         assert_ne!(fingerprint(&silent, &elsewhere), fingerprint(&silent, &frontend));
+    }
+
+    #[test]
+    fn the_cost_model_is_a_key_of_its_own() {
+        let blocks = Tuning { cost_model: CostModel::Blocks, ..Tuning::default() };
+        let frontend = RouterConfig { mode: Mode::RoundRobin, tuning: blocks };
+        let plain = WorkerSpec::new("http://h:1", "m").card();
+        let advertised = RouterConfig { mode: Mode::Kv, tuning: Tuning::default() };
+        for (router_config, router_cost_model, mode, expected) in [
+            (None, None, Mode::RoundRobin, CostModel::Blocks),
+            (None, Some(CostModel::Time), Mode::RoundRobin, CostModel::Time),
+            (Some(advertised.clone()), None, Mode::Kv, CostModel::Blocks),
+            (Some(advertised), Some(CostModel::Time), Mode::Kv, CostModel::Time),
+        ] {
+            let config =
+                Card { router_config, router_cost_model, ..plain.clone() }.effective_config(&frontend);
+            assert_eq!((config.mode, config.tuning.cost_model), (mode, expected));
+        }
     }
 }

@@ -13,6 +13,7 @@
 //! The fleet opens no socket. Event streams are opened and closed through the [`Streams`] it is given.
 
 mod card;
+mod clock;
 mod cohort;
 mod disagg;
 mod endpoint;
@@ -33,6 +34,7 @@ mod worker_set;
 mod worker_spec;
 
 pub use card::{Card, WorkerType};
+pub use clock::Clock;
 pub use cohort::{Cohort, Standing};
 pub use disagg::{ActivationError, Ambiguity, PrefillPool};
 pub use endpoint::{EndpointError, EventEndpoint, StreamDirection};

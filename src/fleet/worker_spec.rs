@@ -15,6 +15,7 @@ use super::{
 use crate::{
     device::DeviceClass,
     hash::{BlockSize, BlockSizeError},
+    select::CostModel,
 };
 
 /// One worker, as whoever announces it describes it. Unknown keys are refused, so that a typing error
@@ -92,6 +93,9 @@ pub struct WorkerSpec {
     /// The routing configuration that the worker wants for its set; absent = the frontend's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_config: Option<RouterConfig>,
+    /// The cost model that the worker wants for its set: `time` or `blocks`; absent = the frontend's.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "cost_model")]
+    pub router_cost_model: Option<CostModel>,
     /// When it was rolled out, in milliseconds since the Unix epoch, so that all frontends agree whose configuration
     /// came first; absent = when it came to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,6 +208,7 @@ impl WorkerSpec {
             bootstrap_port: None,
             bootstrap_host: None,
             router_config: None,
+            router_cost_model: None,
             registered_ms: None,
         }
     }
@@ -228,6 +233,7 @@ impl WorkerSpec {
             lora_adapters,
             max_model_len: self.max_model_len,
             router_config: self.router_config.clone(),
+            router_cost_model: self.router_cost_model,
         }
     }
 
@@ -322,6 +328,32 @@ impl WorkerSpec {
     }
 }
 
+/// A cost model by its name.
+mod cost_model {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    use crate::select::CostModel;
+
+    // serde hands fields over as references.
+    #[expect(clippy::ref_option, clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+    pub(super) fn serialize<S: Serializer>(
+        model: &Option<CostModel>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match model {
+            Some(model) => serializer.serialize_str(model.name()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<CostModel>, D::Error> {
+        let name = Option::<String>::deserialize(deserializer)?;
+        name.map(|name| name.parse().map_err(D::Error::custom)).transpose()
+    }
+}
+
 fn default_block_size() -> u32 {
     16
 }
@@ -369,6 +401,20 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("kv_event") && error.contains("line 3"), "{error}");
+    }
+
+    #[test]
+    fn a_cost_model_is_read_and_written_by_its_name() {
+        let spec: WorkerSpec =
+            toml::from_str("url = 'http://h:1'\nmodel = 'm'\nrouter_cost_model = 'blocks'").unwrap();
+        assert_eq!(spec.router_cost_model, Some(CostModel::Blocks));
+        let json = serde_json::to_value(&spec).unwrap();
+        assert_eq!(json["router_cost_model"], "blocks");
+        assert_eq!(serde_json::from_value::<WorkerSpec>(json).unwrap(), spec);
+        let silent = serde_json::to_value(WorkerSpec::new("http://h:1", "m")).unwrap();
+        assert!(silent.get("router_cost_model").is_none(), "older frontends know no such key");
+        let wrong = toml::from_str::<WorkerSpec>("url = 'http://h:1'\nmodel = 'm'\nrouter_cost_model = 'x'");
+        assert!(wrong.unwrap_err().to_string().contains("blocks, time"));
     }
 
     #[test]

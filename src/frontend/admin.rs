@@ -305,6 +305,7 @@ fn set_object(app: &App, set: &SetView) -> Value {
         "ranks": set.members.len(),
         "router_config": effective.then_some(&*set.config),
         "router_config_from": effective.then_some(set.source.name()),
+        "router_cost_model": effective.then_some(set.config.tuning.cost_model.name()),
         "differing_fields": set.differing_fields(),
         "cohorts": cohorts,
         "prefill": prefill_object(set),
@@ -329,6 +330,7 @@ fn cohort_object(set: &SetView, standing: &Standing) -> Value {
         "lora_adapters": cohort.lora_adapters,
         "max_model_len": cohort.max_model_len,
         "router_config": &*cohort.config,
+        "router_cost_model": cohort.config.tuning.cost_model.name(),
     })
 }
 

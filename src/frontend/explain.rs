@@ -16,10 +16,11 @@ use super::{
     error::ApiError,
     place::Hop,
     route::{self, Asked},
+    why::{cost_object, why},
 };
 use crate::{
     fleet::{SetView, StreamState},
-    select::{Choice, Refusal, Row, cost::Cost},
+    select::{Choice, Refusal, Row},
 };
 
 /// Answers one question.
@@ -68,6 +69,7 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
         "tokens_from": asked.prompt.tokens.source.name(),
         "block_size": set.block_size.get(),
         "router_config": &*set.config,
+        "router_cost_model": set.config.tuning.cost_model.name(),
     });
     if let Some(problem) = &asked.prompt.tokens.problem {
         answer["tokens_problem"] = json!(problem);
@@ -87,7 +89,9 @@ fn describe(answer: &mut Value, set: &SetView, outcome: Result<Choice, Refusal>,
                 "dp_rank": choice.rank.0,
                 "overlap_blocks": choice.overlap.total(),
                 "cached_tokens": choice.cached_tokens,
-                "cost": choice.cost,
+                "cost": choice.cost.map(|cost| cost.total()),
+                "cost_unit": choice.cost.map(|cost| cost.model().unit()),
+                "first_token_seconds": choice.cost.and_then(|cost| cost.first_token()),
             });
             Some(choice)
         }
@@ -122,7 +126,11 @@ fn row_object(set: &SetView, row: &Row) -> Value {
             "prefill_tokens": row.load.prefill_tokens,
             "decode_blocks": row.load.decode_blocks,
             "new_blocks": row.new_blocks,
+            "prefilling_requests": row.backlog.requests,
+            "prefill_work": row.backlog.work,
         },
+        "blocks_in_flight": row.carried,
+        "prefill_work": row.prefill_work,
         "excluded": row.exclusion.map(crate::select::Exclusion::name),
     });
     if let Some(withheld) = row.withheld {
@@ -138,47 +146,4 @@ fn row_object(set: &SetView, row: &Row) -> Value {
 /// The state that withheld a row's overlap, by the state now: the stream may have moved on since the row was made.
 fn withholding(now: StreamState) -> StreamState {
     if now.credits_overlap() { StreamState::Unproven } else { now }
-}
-
-/// The terms in blocks; `decay` has no unit. What weighs them is in `router_config`.
-fn cost_object(cost: &Cost) -> Value {
-    json!({
-        "total": cost.total,
-        "prefill": cost.prefill,
-        "decode": cost.decode,
-        "requests": cost.requests,
-        "credit": cost.credit,
-        "decay": cost.decay,
-    })
-}
-
-/// One sentence on why this candidate won or lost.
-fn why(position: usize, row: &Row, choice: Option<&Choice>, rows: &[Row]) -> String {
-    if let Some(exclusion) = row.exclusion {
-        return format!("excluded: {exclusion}");
-    }
-    let Some(choice) = choice else { return "not reached: the request was refused".to_owned() };
-    if choice.row == position {
-        return format!("chosen by {}", choice.mode);
-    }
-    let winner = &rows[choice.row];
-    match (&row.cost, &winner.cost) {
-        (Some(own), Some(best)) if own.total > best.total => format!(
-            "costs {:.2} blocks more than the chosen one: {} blocks overlap against {}, {} prefill tokens waiting \
-             against {}, {} decode blocks against {}",
-            own.total - best.total,
-            row.overlap.total(),
-            winner.overlap.total(),
-            row.load.prefill_tokens,
-            winner.load.prefill_tokens,
-            row.load.decode_blocks,
-            winner.load.decode_blocks,
-        ),
-        (Some(_), Some(_)) => "costs the same; ties are drawn".to_owned(),
-        _ if row.load.requests != winner.load.requests => format!(
-            "{} requests in flight against the chosen one's {}",
-            row.load.requests, winner.load.requests
-        ),
-        _ => format!("not picked by {}", choice.mode),
-    }
 }

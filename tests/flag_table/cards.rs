@@ -24,7 +24,7 @@ pub(crate) fn refusal(words: &[&str]) -> Option<String> {
             Group::Router => card[key] = value,
             Group::Threshold => card["load_threshold_config"][key] = value,
             Group::Kv => card["kv_router_config"][key] = value,
-            Group::FrontendOnly => return None,
+            Group::Card | Group::FrontendOnly => return None,
         }
     }
     let read = serde_json::from_value::<RouterConfig>(card.clone());

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     fleet::{Namespaces, RouterConfig},
-    select::{Mode, Tuning, TuningError, UnknownMode},
+    select::{CostModel, Mode, Tuning, TuningError, UnknownMode},
 };
 
 /// A configuration, with what there is to say of it.
@@ -100,6 +100,13 @@ impl<C> Built<C> {
         OfTheFrontend { enforce_disagg: self.settings.switch(Field::EnforceDisagg), namespaces }
     }
 
+    /// The cost model that was asked for; `None` if nobody did. A worker's card names it beside the configuration.
+    #[must_use]
+    pub fn cost_model(&self) -> Option<CostModel> {
+        let given = self.settings.get(Field::RouterCostModel).source.is_given();
+        if given { tuning::cost_model(&self.settings) } else { None }
+    }
+
     /// What was not left at its default, in the order of the table.
     pub fn changed(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(|setting| setting.source != Source::Default)
@@ -148,7 +155,9 @@ fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, BuildE
     let tuning = if mode == Mode::Kv {
         Tuning { conditional_disagg: conditional_disagg::read(settings)?, ..tuning::tuning(settings, base) }
     } else {
-        Tuning { accelerator_to_cpu_ratio: tuning::ratio(settings), ..Tuning::default() }
+        // The cost model is for cards with a mode of their own, too.
+        let cost_model = tuning::cost_model(settings).unwrap_or(base.cost_model);
+        Tuning { cost_model, accelerator_to_cpu_ratio: tuning::ratio(settings), ..Tuning::default() }
     };
     tuning.validate()?;
     Ok(tuning)
@@ -194,7 +203,8 @@ pub fn problems<R: Role>(given: &Given<R>) -> Vec<(Field, BuildError)> {
 
 /// A worker without a mode: a flag is a mistake, a shared environment is not.
 fn inherit(settings: &Settings) -> Result<Option<Warning>, BuildError> {
-    let given = || settings.iter().filter(|setting| setting.source.is_given());
+    let in_config = |setting: &&Setting| row(setting.field).group != Group::Card;
+    let given = || settings.iter().filter(|setting| setting.source.is_given()).filter(in_config);
     if let Some(setting) = given().find(|setting| !matches!(setting.source, Source::Variable(_))) {
         return Err(BuildError::NeedsMode(setting.clone()));
     }

@@ -122,7 +122,7 @@ fn arg<R: Role>(row: &'static Row, spelling: Spelling) -> Arg {
     let heading = match row.group {
         _ if !works => "Router flags that this version refuses",
         Group::Kv => "Router, mode kv",
-        Group::Router | Group::Threshold | Group::FrontendOnly => "Router",
+        Group::Card | Group::Router | Group::Threshold | Group::FrontendOnly => "Router",
     };
     let arg = Arg::new(flag)
         .long(flag)

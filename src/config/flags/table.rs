@@ -2,21 +2,28 @@
 //!
 //! Spellings, variables, defaults, ranges and keys are Dynamo's, so that existing manifests keep their meaning.
 //! Where a row differs it says so: `--router-event-threads` stands at 1, because that is what an index gets, and
-//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone.
+//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone. The cost model is ours
+//! altogether; a card names it beside `router_config`, so that this stays Dynamo's.
 
 use super::{
     Field::{self, *},
-    Group::{FrontendOnly, Kv, Router, Threshold},
+    Group::{Card, FrontendOnly, Kv, Router, Threshold},
     Range, Row,
 };
 
 /// Every router flag, in the order of [`Field`].
-pub static TABLE: [Row; 62] = [
+pub static TABLE: [Row; 63] = [
     Row::new(RouterMode, "router-mode", "DYN_ROUTER_MODE", Router)
         .key("router_mode")
         .choice("MODE", MODES, None)
         .unknown("unknown router mode '{value}'; expected one of {words}")
         .help("How a worker is chosen; kv goes by cached prefixes and load"),
+    Row::new(RouterCostModel, "router-cost-model", "KVROUTE_ROUTER_COST_MODEL", Card)
+        .key("router_cost_model")
+        .choice("MODEL", &["time", "blocks"], Some("time"))
+        .help(
+            "What mode kv weighs: time in seconds, learned from first tokens, or blocks by Dynamo's formula",
+        ),
     Row::new(
         SessionAffinityTtlSecs,
         "router-session-affinity-ttl-secs",
