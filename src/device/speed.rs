@@ -27,14 +27,22 @@ const OUTLIER: f64 = 16.0;
 const MOST_DOUBLINGS: u8 = 20;
 
 /// What one slot has shown of its speed.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Speed {
     /// Seconds that prefills took, older ones counting less.
     seconds: f64,
     /// Their work in tokens, older ones counting less.
     tokens: f64,
+    /// One over the sum of those and the prior: it is divided once where it is learned, and not at every decision.
+    per_token: f64,
     /// Outliers in a row, up to now.
     outliers: u8,
+}
+
+impl Default for Speed {
+    fn default() -> Self {
+        Self { seconds: 0.0, tokens: 0.0, per_token: PRIOR_TOKENS.recip(), outliers: 0 }
+    }
 }
 
 impl Speed {
@@ -51,12 +59,13 @@ impl Speed {
         self.outliers = if took > limit { self.outliers.saturating_add(1) } else { 0 };
         self.seconds = MEMORY * self.seconds + took.min(limit);
         self.tokens = MEMORY * self.tokens + work;
+        self.per_token = (self.tokens + PRIOR_TOKENS).recip();
     }
 
     /// Seconds a token of prefill work takes here: what was seen, drawn to `mean` while that is little.
     #[must_use]
     pub fn seconds_per_token(&self, mean: f64) -> f64 {
-        bounded((self.seconds + PRIOR_TOKENS * mean) / (self.tokens + PRIOR_TOKENS))
+        bounded((self.seconds + PRIOR_TOKENS * mean) * self.per_token)
     }
 }
 
@@ -65,6 +74,11 @@ impl Speed {
 pub struct MeanSpeed {
     seconds: f64,
     tokens: f64,
+    /// The sums over slots of what does not depend on the mean in a slot's seconds a token, and of what it is multiplied
+    /// with.
+    own: f64,
+    drawn: f64,
+    slots: u32,
 }
 
 impl MeanSpeed {
@@ -72,12 +86,22 @@ impl MeanSpeed {
     pub fn add(&mut self, speed: Speed) {
         self.seconds += speed.seconds;
         self.tokens += speed.tokens;
+        self.own += speed.seconds * speed.per_token;
+        self.drawn += PRIOR_TOKENS * speed.per_token;
+        self.slots = self.slots.saturating_add(1);
     }
 
     /// Seconds a token of prefill work takes in this fleet: 10,000 tokens a second until something was seen.
     #[must_use]
     pub fn seconds_per_token(&self) -> f64 {
         bounded((self.seconds + PRIOR_TOKENS * COLD_START) / (self.tokens + PRIOR_TOKENS))
+    }
+
+    /// The mean of the slots' own seconds a token, in which each slot counts once whatever it has shown.
+    #[must_use]
+    pub fn typical(&self) -> f64 {
+        let mean = self.seconds_per_token();
+        if self.slots == 0 { mean } else { bounded((self.own + self.drawn * mean) / f64::from(self.slots)) }
     }
 }
 
@@ -103,6 +127,10 @@ mod tests {
         speed
     }
 
+    fn near(a: f64, b: f64) {
+        assert!((a - b).abs() < 1e-12 * b, "{a} is not {b}");
+    }
+
     #[test]
     fn a_slot_that_showed_nothing_has_the_mean_and_a_fleet_the_cold_start() {
         assert_eq!(mean(), 1e-4);
@@ -113,15 +141,17 @@ mod tests {
     fn one_prefill_moves_it_by_its_share_of_the_prior() {
         // (T + 16384 s) / (V + 16384), where T and V are what was seen.
         let speed = after([(2048, 0.1)]);
-        assert_eq!(speed.seconds_per_token(1e-4), (0.1 + 16_384.0 * 1e-4) / (2048.0 + 16_384.0));
+        near(speed.seconds_per_token(1e-4), (0.1 + 16_384.0 * 1e-4) / (2048.0 + 16_384.0));
         let speed = after([(2048, 0.1), (1024, 0.2)]);
         let (seconds, tokens) = (0.99 * 0.1 + 0.2, 0.99 * 2048.0 + 1024.0);
-        assert_eq!(speed.seconds_per_token(1e-4), (seconds + 16_384.0 * 1e-4) / (tokens + 16_384.0));
+        near(speed.seconds_per_token(1e-4), (seconds + 16_384.0 * 1e-4) / (tokens + 16_384.0));
         let mut fleet = MeanSpeed::default();
         fleet.add(speed);
         fleet.add(after([(512, 0.05)]));
         let both = (seconds + 0.05 + 16_384.0 * 1e-4) / (tokens + 512.0 + 16_384.0);
-        assert_eq!(fleet.seconds_per_token(), both);
+        near(fleet.seconds_per_token(), both);
+        let each = [speed, after([(512, 0.05)])].map(|speed| speed.seconds_per_token(both));
+        near(fleet.typical(), each.iter().sum::<f64>() / 2.0);
     }
 
     #[test]
@@ -168,6 +198,7 @@ mod tests {
                 fleet.add(speed);
                 prop_assert!(BELIEVED.contains(&speed.seconds_per_token(mean)));
                 prop_assert!(BELIEVED.contains(&fleet.seconds_per_token()));
+                prop_assert!(BELIEVED.contains(&fleet.typical()));
             }
         }
     }

@@ -21,16 +21,18 @@ pub(in crate::select) fn kv(
     match tuning.cost_model {
         CostModel::Time => {
             let survey = time::Survey::of(rows);
-            for row in &mut *rows {
-                row.cost = Some(Cost::Time(time::price(row, demand, tuning, &survey, now)));
-            }
+            priced(rows, tuning, rng, |row| Cost::Time(time::price(row, demand, tuning, &survey, now)))
         }
         CostModel::Blocks => {
-            let least_prefill = eligible(rows).map(|(_, row)| row.load.prefill_tokens).min()?;
-            for row in &mut *rows {
-                row.cost = Some(Cost::Blocks(blocks::price(row, demand, tuning, least_prefill)));
-            }
+            let least = eligible(rows).map(|(_, row)| row.load.prefill_tokens).min()?;
+            priced(rows, tuning, rng, |row| Cost::Blocks(blocks::price(row, demand, tuning, least)))
         }
+    }
+}
+
+fn priced(rows: &mut [Row], tuning: &Tuning, rng: &mut Rng, price: impl Fn(&Row) -> Cost) -> Option<usize> {
+    for row in &mut *rows {
+        row.cost = Some(price(row));
     }
     let cost = |row: &Row| row.cost.map_or(f64::INFINITY, |cost| cost.total());
     let costs = eligible(rows).map(|(position, row)| (position, cost(row)));

@@ -39,6 +39,7 @@ pub struct BlockCost {
 
 /// The cost of `demand` on the slot of `row`. `least_prefill` is the least number of prefill tokens outstanding
 /// on any eligible slot; `tuning` holds for this request.
+#[inline] // As in the time model.
 #[must_use]
 pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, least_prefill: u64) -> BlockCost {
     let waiting = row.load.prefill_tokens.saturating_sub(least_prefill);

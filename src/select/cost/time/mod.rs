@@ -38,9 +38,9 @@ pub use context::context;
 pub use harm::harm;
 pub use own::{FIXED_TOKENS, own_prefill, work};
 pub use queue::queue;
-pub use replication::replication;
+pub use replication::replicated_share;
 pub use requests::request_seconds;
-pub use surcharge::surcharge;
+pub use surcharge::surcharge_rate;
 pub use survey::Survey;
 
 use super::{decay, decodes_only};
@@ -76,6 +76,7 @@ pub struct TimeCost {
 }
 
 /// The cost of `demand` on the slot of `row` at `now`, in the fleet that `survey` found; `tuning` holds for this request.
+#[inline] // Into the loop over candidates, which then computes once what is the same for all of them.
 #[must_use]
 pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, survey: &Survey, now: Duration) -> TimeCost {
     let seconds_per_token = row.speed.seconds_per_token(survey.mean());
@@ -87,10 +88,10 @@ pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, survey: &Survey, n
     let tracked = tuning.router_track_prefill_tokens;
     let queue = if tracked { queue(&row.backlog, now, seconds_per_token) } else { 0.0 };
     let own = if tracked { own_prefill(sigma, own_work) } else { 0.0 };
-    let surcharge = surcharge(own, survey.sharers());
-    let replication = if tracked && survey.is_hot() {
+    let surcharge = own * survey.surcharge_rate();
+    let replication = if tracked && survey.replicated_share() > 0.0 {
         let deepest = work(survey.deepest(row.predicted), decay, demand, tuning);
-        replication(sigma, own_work - deepest, survey.sharers(), survey.holders())
+        sigma * (own_work - deepest).max(0.0) * survey.replicated_share()
     } else {
         0.0
     };

@@ -11,7 +11,8 @@ pub fn queue(backlog: &Backlog, now: Duration, seconds_per_token: f64) -> f64 {
     if backlog.requests == 0 {
         return 0.0;
     }
-    let done = now.saturating_sub(backlog.head_since).as_secs_f64();
+    // As numbers, which subtract without a branch; the same moment twice is 0 all the same.
+    let done = (now.as_secs_f64() - backlog.head_since.as_secs_f64()).max(0.0);
     seconds_per_token * backlog.work as f64 - done.min(seconds_per_token * backlog.head_work as f64)
 }
 

@@ -5,12 +5,12 @@
 /// serves as well.
 const KAPPA: f64 = 1.0;
 
-/// The surcharge on a prefill of `own` seconds for a prompt whose deepest cached block `sharers` requests in flight use.
-/// It fades with them: another copy of what many are asking for is an investment, not a waste (without the
-/// fading times to first token are 9 % longer in simulation, nearly all of it in bursts).
+/// The surcharge on each second of a prefill of a prompt whose deepest cached block `sharers` requests in flight use. It
+/// fades with them: another copy of what many are asking for is an investment, not a waste. (Without the fading times to
+/// first token are 9 % longer in simulation, nearly all of it in bursts.)
 #[must_use]
-pub fn surcharge(own: f64, sharers: u32) -> f64 {
-    own * KAPPA / (1.0 + f64::from(sharers))
+pub fn surcharge_rate(sharers: u32) -> f64 {
+    KAPPA / (1.0 + f64::from(sharers))
 }
 
 #[cfg(test)]
@@ -19,7 +19,7 @@ mod tests {
 
     #[test]
     fn it_doubles_a_prefill_that_nobody_shares_and_fades_with_those_who_do() {
-        assert_eq!([0, 1, 3].map(|sharers| surcharge(0.8, sharers)), [0.8, 0.4, 0.2]);
-        assert!(surcharge(0.8, u32::MAX) < 1e-9);
+        assert_eq!([0, 1, 3].map(surcharge_rate), [1.0, 0.5, 0.25]);
+        assert!(surcharge_rate(u32::MAX) < 1e-9);
     }
 }

@@ -1,6 +1,11 @@
 //! What the candidates have in common.
 
-use crate::{device::MeanSpeed, index::Overlap, select::Row};
+use super::{replicated_share, surcharge_rate};
+use crate::{
+    device::MeanSpeed,
+    index::Overlap,
+    select::{Row, cost::predicted},
+};
 
 /// What the cost of one candidate needs to know of the others; made once for a decision.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -11,10 +16,10 @@ pub struct Survey {
     typical: f64,
     /// Leading blocks that any eligible slot holds or will hold, at most.
     deepest: u32,
-    /// Requests in flight that use the last of these, on all slots.
-    sharers: u32,
-    /// Slots that have them all.
-    holders: u32,
+    /// What is added to each second of a prefill, for how many requests in flight use the last of these blocks.
+    surcharge_rate: f64,
+    /// The part of their recomputation that is taken off, for how many use them and how many slots have them.
+    replicated_share: f64,
     /// Prefill tokens outstanding on the least busy eligible slot.
     least_prefill: u64,
 }
@@ -43,10 +48,10 @@ impl Survey {
                 }
             }
         }
-        let mean = fleet.seconds_per_token();
-        let sum: f64 = rows.iter().map(|row| row.speed.seconds_per_token(mean)).sum();
-        let typical = if rows.is_empty() { mean } else { sum / rows.len() as f64 };
-        Self { mean, typical, deepest, sharers, holders, least_prefill }
+        let (mean, typical) = (fleet.seconds_per_token(), fleet.typical());
+        let surcharge_rate = surcharge_rate(sharers);
+        let replicated_share = replicated_share(sharers, holders);
+        Self { mean, typical, deepest, surcharge_rate, replicated_share, least_prefill }
     }
 
     /// Seconds a token over all slots.
@@ -66,25 +71,19 @@ impl Survey {
     /// `overlap` as it would be with the deepest prefix on its GPU.
     #[must_use]
     pub fn deepest(&self, overlap: Overlap) -> Overlap {
-        super::super::predicted(overlap, self.deepest)
+        predicted(overlap, self.deepest)
     }
 
-    /// Requests in flight that use the last block of the deepest overlap.
+    /// Seconds by which each second of a prefill counts as longer.
     #[must_use]
-    pub const fn sharers(&self) -> u32 {
-        self.sharers
+    pub const fn surcharge_rate(&self) -> f64 {
+        self.surcharge_rate
     }
 
-    /// Slots that have the deepest overlap.
+    /// The part of recomputing the deepest overlap that is taken off.
     #[must_use]
-    pub const fn holders(&self) -> u32 {
-        self.holders
-    }
-
-    /// Whether more requests share the deepest overlap than slots have it.
-    #[must_use]
-    pub const fn is_hot(&self) -> bool {
-        self.sharers > self.holders
+    pub const fn replicated_share(&self) -> f64 {
+        self.replicated_share
     }
 
     /// Prefill tokens outstanding on the least busy eligible slot.
