@@ -99,6 +99,7 @@ fn flags_variables_and_defaults_are_those_of_help() {
         ("up", &["## `kvroute up`", engine]),
         ("drive", &["## `kvroute drive`", engine]),
         ("mock", &["## `kvroute mock`", engine]),
+        ("simulate", &["## `kvroute simulate`"]),
     ] {
         let described: BTreeSet<_> =
             headings.iter().chain([&everywhere]).flat_map(|heading| described(heading)).collect();
@@ -106,7 +107,7 @@ fn flags_variables_and_defaults_are_those_of_help() {
         let all = shown.len();
         // They have a page of their own, made from their table.
         let router: Vec<_> = match command.split(' ').next() {
-            Some("mock") => Vec::new(),
+            Some("mock" | "simulate") => Vec::new(),
             Some("worker") => TABLE.iter().filter(|row| !row.frontend_only()).collect(),
             _ => TABLE.iter().collect(),
         };
