@@ -10,7 +10,7 @@ use kvroute::{
     select::{self, Demand, Member, Mode, Selector, Tuning},
     slot::{Rank, SlotAllocator, WorkerId},
 };
-use std::{error::Error, num::NonZeroUsize};
+use std::{error::Error, num::NonZeroUsize, time::Instant};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let block_size = BlockSize::new(16)?;
@@ -41,20 +41,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         writers[0].apply(member.slot, &event);
     }
 
-    // Look up, decide, book.
+    // Look up, decide, book. The core has no clock: it is told what time it is.
+    let started = Instant::now();
     let selector = Selector::new(Mode::Kv, Tuning::default());
     let (mut found, mut scratch) = (index::Scratch::new(), select::Scratch::new());
     let demand = Demand::new(tokens.len(), block_size, &sequence);
     let overlaps = index.overlap(&blocks, &mut found);
+    let now = started.elapsed();
     let (choice, booking) =
-        selector.admit(&members, overlaps, &demand, &mut scratch, &mut fastrand::Rng::new())?;
+        selector.admit(&members, overlaps, &demand, &mut scratch, now, &mut fastrand::Rng::new())?;
 
     println!("worker {} holds {} of {} blocks", choice.worker, choice.overlap.total(), blocks.len());
     for row in scratch.rows() {
         println!("  worker {}: {:?}", row.worker, row.cost);
     }
     println!("booked: {:?}", selector.loads().get(choice.slot));
-    booking.prefill_done(); // at the first token
+    booking.first_token(started.elapsed()); // from which the worker's speed is learned
     drop(booking); // at the end of the response, however it ends
     println!("idle again: {:?}", selector.loads().get(choice.slot));
     Ok(())

@@ -6,6 +6,7 @@ pub mod hash;
 pub mod index;
 pub mod load;
 pub mod select;
+pub mod simulate;
 pub mod slot;
 
 #[cfg(feature = "server")]

@@ -13,14 +13,16 @@ use kvroute::{
     event::{EngineHash, Event, Stored, StoredBlock, Tier},
     hash::{BlockHash, BlockSize, SequenceHash, chain},
     index::{self, IndexWriter, Overlap, PrefixIndex},
-    load::{Booking, Claim, Loads, OutputGrowth, SlotLoad},
+    load::{Backlog, Booking, Claim, Loads, OutputGrowth, SlotLoad},
     select::{
-        Choice, Demand, Exclusion, Member, Mode, Overrides, Pin, PinField, Refusal, Scratch, Selector, Tuning,
+        Choice, CostModel, Demand, Exclusion, Member, Mode, Overrides, Pin, PinField, Refusal, Row, Scratch,
+        Selector, Tuning,
+        cost::{Cost, blocks::BlockCost, time::TimeCost},
     },
     slot::{Rank, Slot, WorkerId},
 };
 use proptest::prelude::*;
-use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc, thread};
+use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc, thread, time::Duration};
 
 const BLOCK: u32 = 4;
 
@@ -70,6 +72,7 @@ struct Fleet {
     writer: IndexWriter,
     selector: Selector,
     scratch: Scratch,
+    now: Duration,
     rng: Rng,
 }
 
@@ -82,6 +85,7 @@ impl Fleet {
             writer: writers.into_iter().next().unwrap(),
             selector: Selector::new(mode, tuning),
             scratch: Scratch::new(),
+            now: Duration::ZERO,
             rng: Rng::with_seed(7),
         }
     }
@@ -97,13 +101,13 @@ impl Fleet {
     fn admit(&mut self, prompt: &Prompt, demand: &Demand<'_>) -> Result<(Choice, Booking), Refusal> {
         let mut found = index::Scratch::new();
         let overlaps = self.index.overlap(&prompt.hashes, &mut found);
-        self.selector.admit(&self.members, overlaps, demand, &mut self.scratch, &mut self.rng)
+        self.selector.admit(&self.members, overlaps, demand, &mut self.scratch, self.now, &mut self.rng)
     }
 
     fn explain(&mut self, prompt: &Prompt, demand: &Demand<'_>) -> Result<Choice, Refusal> {
         let mut found = index::Scratch::new();
         let overlaps = self.index.overlap(&prompt.hashes, &mut found);
-        self.selector.explain(&self.members, overlaps, demand, &mut self.scratch, &mut self.rng)
+        self.selector.explain(&self.members, overlaps, demand, &mut self.scratch, self.now, &mut self.rng)
     }
 
     fn load(&self, index: usize) -> SlotLoad {
@@ -125,9 +129,27 @@ fn bookings_can_go_anywhere() {
     goes_anywhere::<Booking>();
 }
 
+fn blocks_model() -> Tuning {
+    Tuning { cost_model: CostModel::Blocks, ..Tuning::default() }
+}
+
+fn in_blocks(row: &Row) -> BlockCost {
+    match row.cost {
+        Some(Cost::Blocks(cost)) => cost,
+        other => panic!("no cost in blocks: {other:?}"),
+    }
+}
+
+fn in_seconds(row: &Row) -> TimeCost {
+    match row.cost {
+        Some(Cost::Time(cost)) => cost,
+        other => panic!("no cost in seconds: {other:?}"),
+    }
+}
+
 #[test]
 fn kv_books_what_is_not_cached_where_the_prefix_is() {
-    let mut fleet = Fleet::new(Mode::Kv, Tuning::default(), 3);
+    let mut fleet = Fleet::new(Mode::Kv, blocks_model(), 3);
     fleet.store(member(1).slot, Tier::Gpu, "abc");
     fleet.store(member(1).slot, Tier::Host, "abcd");
     let prompt = Prompt::new("abcde");
@@ -137,10 +159,10 @@ fn kv_books_what_is_not_cached_where_the_prefix_is() {
     // 3 blocks and three quarters of one, of 4 tokens each.
     assert_eq!((choice.cached_tokens, choice.prefill_tokens), (15, 5));
     assert_eq!((choice.candidates, choice.excluded), (3, 0));
-    assert_eq!(choice.cost, Some(5.0 - 3.75 + 5.0));
+    assert_eq!(choice.cost.map(|cost| cost.total()), Some(5.0 - 3.75 + 5.0));
     let rows = fleet.scratch.rows();
-    assert_eq!(rows[choice.row].cost.map(|cost| cost.total), choice.cost);
-    assert_eq!(rows[0].cost.map(|cost| cost.total), Some(10.0));
+    assert_eq!(rows[choice.row].cost, choice.cost);
+    assert_eq!(in_blocks(&rows[0]).total, 10.0);
     assert_eq!(fleet.load(1), load(1, 5, 5));
     drop(booking);
     assert_eq!(fleet.selector.loads().total(), SlotLoad::default());
@@ -148,14 +170,14 @@ fn kv_books_what_is_not_cached_where_the_prefix_is() {
 
 #[test]
 fn shared_blocks_of_a_slot_count_once() {
-    let mut fleet = Fleet::new(Mode::Kv, Tuning::default(), 2);
+    let mut fleet = Fleet::new(Mode::Kv, blocks_model(), 2);
     let (first, second) = (Prompt::new("abcd"), Prompt::new("abxyz"));
     let demand = Demand { pin: pin(0), ..first.demand() };
     let (_, one) = fleet.admit(&first, &demand).unwrap();
     let choice = fleet.explain(&second, &second.demand()).unwrap();
     let rows = fleet.scratch.rows();
     assert_eq!((rows[0].new_blocks, rows[1].new_blocks), (3, 5));
-    assert_eq!(rows[0].cost.unwrap().decode, 4.0 + 3.0);
+    assert_eq!(in_blocks(&rows[0]).decode, 4.0 + 3.0);
     assert_eq!(choice.slot, member(1).slot);
     let demand = Demand { pin: pin(0), ..second.demand() };
     let (_, two) = fleet.admit(&second, &demand).unwrap();
@@ -168,7 +190,7 @@ fn shared_blocks_of_a_slot_count_once() {
 
 #[test]
 fn an_unproven_overlap_is_shown_and_not_credited() {
-    let mut fleet = Fleet::new(Mode::Kv, Tuning::default(), 1);
+    let mut fleet = Fleet::new(Mode::Kv, blocks_model(), 1);
     fleet.store(member(0).slot, Tier::Gpu, "ab");
     fleet.members[0].credits_overlap = false;
     let prompt = Prompt::new("abc");
@@ -177,7 +199,7 @@ fn an_unproven_overlap_is_shown_and_not_credited() {
     assert_eq!(choice.prefill_tokens, prompt.tokens());
     let row = fleet.scratch.rows()[choice.row];
     assert_eq!(row.withheld, Some(Overlap { gpu: 2, ..Overlap::default() }));
-    assert_eq!(row.cost.unwrap().credit, 0.0);
+    assert_eq!(in_blocks(&row).credit, 0.0);
 }
 
 #[test]
@@ -329,7 +351,7 @@ fn rebinding_moves_everything() {
     let on = |index| Demand { pin: pin(index), ..first.demand() };
     let (_, mut moving) = fleet.admit(&first, &on(0)).unwrap();
     let (_, staying) = fleet.admit(&second, &Demand { sequence: &second.sequence, ..on(1) }).unwrap();
-    moving.rebind(member(1).slot);
+    moving.rebind(member(1).slot, Duration::ZERO);
     assert_eq!(moving.slot(), member(1).slot);
     assert_eq!(fleet.load(0), SlotLoad::default());
     assert_eq!(fleet.load(1), load(2, 24, 4), "shared with what is there");
@@ -346,13 +368,14 @@ fn a_booking_of_a_forgotten_slot_returns_nothing_and_can_move_on() {
     let claim = Claim { prefill_tokens: 12, sequence: &prompt.sequence, ..Claim::default() };
     let old = member(0).slot;
     let new = Slot { generation: 1, ..old };
-    let (gone, mut moving) = (loads.book(old, &claim), loads.book(old, &claim));
+    let (gone, mut moving) =
+        (loads.book(old, &claim, Duration::ZERO), loads.book(old, &claim, Duration::ZERO));
     loads.forget(old);
-    let successor = loads.book(new, &claim);
+    let successor = loads.book(new, &claim, Duration::ZERO);
     gone.prefill_done();
     drop(gone);
     assert_eq!((loads.get(old), loads.get(new)), (SlotLoad::default(), load(1, 12, 3)));
-    moving.rebind(new);
+    moving.rebind(new, Duration::ZERO);
     assert_eq!(loads.get(new), load(2, 24, 6), "the names of its blocks are gone: it shares none");
     drop(moving);
     drop(successor);
@@ -389,6 +412,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 struct Expected {
     slot: Slot,
     prefill: u64,
+    work: u64,
     blocks: Vec<SequenceHash>,
     private: u64,
     growth: OutputGrowth,
@@ -415,13 +439,18 @@ fn expected_load(slot: Slot, bookings: &[(Booking, Expected)]) -> SlotLoad {
     }
 }
 
+fn expected_work(slot: Slot, bookings: &[(Booking, Expected)]) -> u64 {
+    let of_slot = bookings.iter().map(|(_, expected)| expected).filter(|expected| expected.slot == slot);
+    of_slot.map(|expected| expected.work).sum()
+}
+
 proptest! {
     #[test]
     fn counters_follow_the_bookings_and_end_at_zero(steps in prop::collection::vec(any_step(), 0..80)) {
         let loads = Loads::new();
         let mut generations = [0; SLOTS as usize];
         let mut bookings: Vec<(Booking, Expected)> = Vec::new();
-        for step in steps {
+        for (now, step) in (0..).map(Duration::from_millis).zip(steps) {
             let current = |index: u32, generations: &[u32]| Slot { index, generation: generations[index as usize] };
             let at = |at: usize, bookings: &[_]| if bookings.is_empty() { None } else { Some(at % bookings.len()) };
             match step {
@@ -435,17 +464,23 @@ proptest! {
                     };
                     let claim = Claim {
                         prefill_tokens: prompt.tokens(),
+                        prefill_work: prompt.tokens() + 1,
+                        first_token_seen: prompt.tokens().is_multiple_of(8),
                         sequence: &prompt.sequence,
                         private_blocks: private,
                         output: Some(growth),
                     };
-                    let booking = loads.book(slot, &claim);
+                    let booking = loads.book(slot, &claim, now);
                     let prefill = prompt.tokens();
-                    bookings.push((booking, Expected { slot, prefill, blocks: prompt.sequence, private, growth, output: 0 }));
+                    bookings.push((booking, Expected { slot, prefill, work: prefill + 1, blocks: prompt.sequence, private, growth, output: 0 }));
                 }
                 Step::Prefilled(i) => if let Some(i) = at(i, &bookings) {
-                    bookings[i].0.prefill_done();
-                    bookings[i].1.prefill = 0;
+                    if i % 2 == 0 {
+                        bookings[i].0.prefill_done();
+                    } else {
+                        bookings[i].0.first_token(now);
+                    }
+                    (bookings[i].1.prefill, bookings[i].1.work) = (0, 0);
                 },
                 Step::Output(i, tokens) => if let Some(i) = at(i, &bookings) {
                     bookings[i].0.output(tokens);
@@ -458,7 +493,7 @@ proptest! {
                         expected.blocks.clear();
                     }
                     expected.slot = current(slot, &generations);
-                    booking.rebind(expected.slot);
+                    booking.rebind(expected.slot, now);
                 },
                 Step::Drop(i) => if let Some(i) = at(i, &bookings) {
                     bookings.swap_remove(i);
@@ -471,10 +506,15 @@ proptest! {
             for index in 0..SLOTS {
                 let slot = current(index, &generations);
                 prop_assert_eq!(loads.get(slot), expected_load(slot, &bookings));
+                prop_assert_eq!(loads.backlog(slot).work, expected_work(slot, &bookings));
             }
         }
         drop(bookings);
         prop_assert_eq!(loads.total(), SlotLoad::default());
+        for index in 0..SLOTS {
+            let slot = Slot { index, generation: generations[index as usize] };
+            prop_assert_eq!(loads.backlog(slot), Backlog::default());
+        }
     }
 }
 
@@ -499,12 +539,14 @@ fn counters_return_to_zero_whatever_threads_do() {
                 }
                 let prompt = Prompt::new(PROMPTS[rng.usize(..PROMPTS.len())]);
                 let overlaps = index.overlap(&prompt.hashes, &mut found);
+                let now = Duration::from_millis(round);
+                let demand = prompt.demand();
                 let (_, mut booking) =
-                    selector.admit(&members, overlaps, &prompt.demand(), &mut scratch, &mut rng).unwrap();
+                    selector.admit(&members, overlaps, &demand, &mut scratch, now, &mut rng).unwrap();
                 booking.output(rng.u64(..20));
                 match rng.u8(..4) {
-                    0 => booking.prefill_done(),
-                    1 => booking.rebind(members[rng.usize(..4)].slot),
+                    0 => booking.first_token(now),
+                    1 => booking.rebind(members[rng.usize(..4)].slot, now),
                     2 => drop(booking),
                     _ => bookings.push(booking),
                 }
@@ -524,8 +566,127 @@ fn counters_return_to_zero_whatever_threads_do() {
     let prompt = Prompt::new("xyzabc");
     let overlaps = index.overlap(&prompt.hashes, &mut found);
     let members: Vec<_> = (0..3).map(member).collect();
-    selector.explain(&members, overlaps, &prompt.demand(), &mut scratch, &mut Rng::with_seed(0)).unwrap();
-    assert!(scratch.rows().iter().all(|row| row.new_blocks == 6));
+    let (now, mut rng) = (Duration::from_secs(9), Rng::with_seed(0));
+    selector.explain(&members, overlaps, &prompt.demand(), &mut scratch, now, &mut rng).unwrap();
+    assert!(scratch.rows().iter().all(|row| row.new_blocks == 6 && row.backlog == Backlog::default()));
+}
+
+/// A fleet under the time model, whose slots take a ten-thousandth of a second a token until they show otherwise.
+fn timed(members: u32) -> Fleet {
+    Fleet::new(Mode::Kv, Tuning::default(), members)
+}
+
+fn at(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A prompt of so many tokens that shares nothing with any other.
+fn alone(tokens: usize) -> Demand<'static> {
+    Demand::new(tokens, block_size(), &[])
+}
+
+impl Fleet {
+    /// What the time model says of every member for `demand`, at `now`.
+    fn seconds(&mut self, demand: &Demand<'_>, now: Duration) -> Vec<TimeCost> {
+        self.now = now;
+        self.explain(&Prompt::new(""), demand).unwrap();
+        self.scratch.rows().iter().map(in_seconds).collect()
+    }
+
+    fn on(&mut self, index: u32, demand: &Demand<'_>, now: Duration) -> Booking {
+        self.now = now;
+        self.admit(&Prompt::new(""), &Demand { pin: pin(index), ..*demand }).unwrap().1
+    }
+}
+
+#[test]
+fn the_queue_is_what_was_booked_and_runs_down_with_time() {
+    let mut fleet = timed(1);
+    let first = fleet.on(0, &alone(4_744), at(0));
+    let second = fleet.on(0, &alone(1_744), at(100));
+    let queue = |fleet: &mut Fleet, ms| fleet.seconds(&alone(100), at(ms))[0].queue;
+    let near =
+        |seconds: f64, expected: f64| assert!((seconds - expected).abs() < 1e-9, "{seconds} {expected}");
+    near(queue(&mut fleet, 100), 0.5 - 0.1 + 0.2);
+    near(queue(&mut fleet, 400), 0.5 - 0.4 + 0.2);
+    near(queue(&mut fleet, 900), 0.2);
+    first.first_token(at(500));
+    near(queue(&mut fleet, 600), 0.2 - 0.1);
+    drop(second);
+    near(queue(&mut fleet, 600), 0.0);
+}
+
+#[test]
+fn a_prefix_in_flight_counts_as_cached_and_joins_cost_less() {
+    let mut fleet = timed(3);
+    let sequence: Vec<_> = (0..500).map(SequenceHash).collect();
+    let demand = Demand::new(2_003, block_size(), &sequence);
+    let (first, _one) = fleet.admit(&Prompt::new(""), &demand).unwrap();
+    let (second, _two) = fleet.admit(&Prompt::new(""), &demand).unwrap();
+    assert_eq!(second.slot, first.slot);
+    assert_eq!((second.overlap, second.prefill_tokens), (Overlap::default(), 2_003), "no event has come yet");
+    let row = fleet.scratch.rows()[second.row];
+    assert_eq!((row.carried, row.carriers, row.predicted.gpu, row.prefill_work), (500, 1, 500, 3 + 256));
+    let short = Demand::new(103, block_size(), &sequence[..25]);
+    let elsewhere = fleet.admit(&Prompt::new(""), &short).unwrap().0;
+    assert_ne!(elsewhere.slot, first.slot, "a short prefix is not worth the wait");
+}
+
+#[test]
+fn a_burst_of_one_long_prompt_spreads_over_the_fleet() {
+    let mut fleet = timed(4);
+    let sequence: Vec<_> = (0..4_000).map(SequenceHash).collect();
+    let demand = Demand::new(16_000, block_size(), &sequence);
+    let bookings: Vec<_> = (0..60).map(|_| fleet.admit(&Prompt::new(""), &demand).unwrap()).collect();
+    assert!(bookings[..3].iter().all(|(choice, _)| choice.slot == bookings[0].0.slot), "the first few join");
+    assert!((0..4).all(|index| fleet.load(index).requests > 0), "many are worth a copy");
+}
+
+#[test]
+fn what_a_slot_shows_of_its_speed_moves_the_choice() {
+    let mut fleet = timed(2);
+    for round in 0..50 {
+        let now = at(10_000 * round);
+        let (slow, fast) = (fleet.on(0, &alone(7_744), now), fleet.on(1, &alone(7_744), now));
+        slow.first_token(now + at(1_600));
+        fast.first_token(now + at(400));
+    }
+    let costs = fleet.seconds(&alone(4_000), at(600_000));
+    let [slow, fast] = [0, 1].map(|index: usize| costs[index].seconds_per_token);
+    assert!((slow / 2e-4 - 1.0).abs() < 0.1 && (fast / 5e-5 - 1.0).abs() < 0.1, "{slow} {fast}");
+    assert_eq!(fleet.selector.loads().seconds_per_token(member(0).slot), slow);
+    assert!(costs[0].total > costs[1].total);
+    assert!((costs[0].first_token.unwrap() / costs[1].first_token.unwrap() - slow / fast).abs() < 0.1);
+    // Half way between, by their ratio: sqrt(4) = 2.
+    assert!((costs[0].own_prefill / costs[1].own_prefill - (slow / fast).sqrt()).abs() < 1e-9);
+}
+
+#[test]
+fn an_answer_in_one_piece_leaves_the_queue_when_its_time_is_over_and_teaches_nothing() {
+    let mut fleet = timed(1);
+    let unseen = Demand { first_token_seen: false, ..alone(4_744) };
+    let whole = fleet.on(0, &unseen, at(0));
+    assert_eq!(fleet.seconds(&alone(1), at(0))[0].harm, 0.0);
+    assert_eq!(fleet.seconds(&alone(1), at(499))[0].harm, 0.0);
+    let after = fleet.seconds(&alone(1), at(501))[0];
+    assert!(after.queue == 0.0 && after.harm > 0.0, "it is held to decode: {after:?}");
+    assert_eq!(fleet.load(0).prefill_tokens, 4_744, "the count says what was told");
+    whole.prefill_done();
+    assert_eq!(fleet.load(0).prefill_tokens, 0);
+    assert_eq!(fleet.selector.loads().seconds_per_token(member(0).slot), 1e-4);
+}
+
+#[test]
+fn a_successor_starts_with_no_speed_and_no_queue() {
+    let mut fleet = timed(1);
+    let slow = fleet.on(0, &alone(7_744), at(0));
+    slow.first_token(at(9_000));
+    let late = fleet.on(0, &alone(7_744), at(9_000));
+    fleet.selector.loads().forget(member(0).slot);
+    fleet.members[0].slot.generation = 1;
+    late.first_token(at(99_000));
+    let successor = fleet.seconds(&alone(100), at(99_000))[0];
+    assert_eq!((successor.queue, successor.seconds_per_token), (0.0, 1e-4));
 }
 
 #[test]
@@ -537,7 +698,7 @@ fn one_switch_takes_devices_out_of_the_decision() {
         fleet.members[0].device = Some(Condition { capability: 0.5, external_load: 0.0, age_ms: 0 });
         let choice = fleet.explain(&prompt, &prompt.demand()).unwrap();
         let rows = fleet.scratch.rows();
-        let cost = |row: usize| rows[row].cost.unwrap().total;
+        let cost = |row: usize| rows[row].cost.unwrap().total();
         assert_eq!(rows[0].device.map(|terms| terms.weight), enabled.then_some(0.5));
         assert_eq!(cost(0), cost(1) * if enabled { 2.0 } else { 1.0 });
         assert!(!enabled || choice.row == 1);

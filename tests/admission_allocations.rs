@@ -1,8 +1,8 @@
 //! A warm admission allocates nothing.
 //!
-//! A booking owns a handle on the loads and the name of its last block, so an admission may make no allocation
-//! at all once its memory has the size of the work: the rows of the scratch, the counters of the slots, and
-//! the table of active blocks of each slot, which grows with the most blocks ever active at once.
+//! A booking owns a handle on the loads, the name of its last block and its place in a queue, so an admission may make no
+//! allocation at all once its memory has the size of the work: the rows of the scratch, the counters of the slots, the queue
+//! of prefills and the table of active blocks of each slot, which grow with the most that were ever there at once.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,10 +19,10 @@ use kvroute::{
     device::DeviceClass,
     hash::{BlockHash, BlockSize, SequenceHash, chain},
     index::{self, PrefixIndex},
-    select::{Demand, Member, Mode, Scratch, Selector, Tuning},
+    select::{CostModel, Demand, Member, Mode, Pin, PinField, Scratch, Selector, Tuning},
     slot::{Rank, Slot, WorkerId},
 };
-use std::num::NonZeroUsize;
+use std::{num::NonZeroUsize, time::Duration};
 
 fn members() -> Vec<Member> {
     let member = |index| Member {
@@ -34,7 +34,7 @@ fn members() -> Vec<Member> {
         credits_overlap: true,
         exclusion: None,
     };
-    (0..64).map(member).collect()
+    (0..16).map(member).collect()
 }
 
 fn sequence(prompt: u64) -> Vec<SequenceHash> {
@@ -45,10 +45,11 @@ fn sequence(prompt: u64) -> Vec<SequenceHash> {
     sequence
 }
 
-/// Requests in flight while allocations are counted, on 64 slots.
-const IN_FLIGHT: usize = 128;
-/// Requests in flight before, so that no table of active blocks meets more than it has met.
-const BURST: usize = 1024;
+/// Requests in flight while allocations are counted, on 16 slots.
+const IN_FLIGHT: usize = 64;
+/// Requests in flight on each slot before: as many as can ever be there, so that none of its tables meets more than it
+/// has met.
+const BURST: usize = IN_FLIGHT;
 
 #[test]
 fn the_count_counts() {
@@ -57,8 +58,16 @@ fn the_count_counts() {
 
 #[test]
 fn a_warm_admission_and_its_return_allocate_nothing() {
-    for mode in [Mode::Kv, Mode::RoundRobin, Mode::PowerOfTwo, Mode::LeastLoaded, Mode::DeviceAwareWeighted] {
-        let selector = Selector::new(mode, Tuning::default());
+    let blocks = Tuning { cost_model: CostModel::Blocks, ..Tuning::default() };
+    for (mode, tuning) in [
+        (Mode::Kv, Tuning::default()),
+        (Mode::Kv, blocks),
+        (Mode::RoundRobin, blocks),
+        (Mode::PowerOfTwo, blocks),
+        (Mode::LeastLoaded, blocks),
+        (Mode::DeviceAwareWeighted, blocks),
+    ] {
+        let selector = Selector::new(mode, tuning);
         let members = members();
         let (index, _writers) = PrefixIndex::new(NonZeroUsize::MIN);
         let mut found = index::Scratch::new();
@@ -66,24 +75,39 @@ fn a_warm_admission_and_its_return_allocate_nothing() {
         let (mut scratch, mut rng) = (Scratch::new(), Rng::with_seed(21));
         let sequences: Vec<_> = (0..256).map(sequence).collect();
         let mut bookings = Vec::with_capacity(BURST);
+        let mut now = Duration::ZERO;
 
-        let mut serve = |rounds: usize, in_flight: usize, bookings: &mut Vec<_>| {
+        let mut serve = |pin: Option<Pin>, rounds: usize, in_flight: usize, bookings: &mut Vec<_>| {
             for round in 0..rounds {
                 if bookings.len() == in_flight {
                     bookings.swap_remove(rng.usize(..in_flight));
                 }
                 let sequence = &sequences[round % sequences.len()];
-                let demand = Demand::new(60 * 16, BlockSize::new(16).unwrap(), sequence);
+                now += Duration::from_millis(3);
+                let demand = Demand {
+                    pin,
+                    first_token_seen: round % 3 > 0,
+                    ..Demand::new(60 * 16, BlockSize::new(16).unwrap(), sequence)
+                };
                 let (_, booking) =
-                    selector.admit(&members, overlaps, &demand, &mut scratch, &mut rng).unwrap();
-                booking.prefill_done();
+                    selector.admit(&members, overlaps, &demand, &mut scratch, now, &mut rng).unwrap();
+                // Of some the first token is seen, of some only the end, and some go before it.
+                match round % 3 {
+                    0 => {}
+                    1 => booking.prefill_done(),
+                    _ => booking.first_token(now + Duration::from_millis(50)),
+                }
                 booking.output(40);
                 bookings.push(booking);
             }
         };
-        serve(BURST, BURST, &mut bookings);
-        bookings.truncate(IN_FLIGHT);
-        let made = allocations(|| serve(2_000, IN_FLIGHT, &mut bookings));
-        assert_eq!(made, 0, "{mode}");
+        for member in &members {
+            let pin = Pin { worker: member.worker, rank: None, field: PinField::DecodeWorkerId };
+            serve(Some(pin), BURST, BURST, &mut bookings);
+            bookings.clear();
+        }
+        serve(None, IN_FLIGHT, IN_FLIGHT, &mut bookings);
+        let made = allocations(|| serve(None, 2_000, IN_FLIGHT, &mut bookings));
+        assert_eq!(made, 0, "{mode}, {}", tuning.cost_model);
     }
 }

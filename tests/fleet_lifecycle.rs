@@ -186,7 +186,8 @@ fn a_request_that_took_an_older_view_cannot_be_placed_on_who_left() {
     let demand = Demand::new(100, BlockSize::new(16).unwrap(), &[]);
     let mut rng = fastrand::Rng::with_seed(1);
     let overlaps = index.overlap(&[], &mut lookup);
-    let refusal = set.selector.admit(&members, overlaps, &demand, &mut scratch, &mut rng).unwrap_err();
+    let refusal =
+        set.selector.admit(&members, overlaps, &demand, &mut scratch, Duration::ZERO, &mut rng).unwrap_err();
     let Refusal::AllExcluded(counts) = refusal else { panic!("{refusal}") };
     assert_eq!(counts.get(Exclusion::Retired), 1);
 }
@@ -334,7 +335,7 @@ fn keep_first_changes_over_in_one_step_with_the_loads_of_before() {
     let slot_of = |id| fleet.view().members().find(|(_, m)| m.worker.id.0 == id).unwrap().1.slot;
     // A request that is still at a worker that waits, from a time when it did not.
     let claim = kvroute::load::Claim { prefill_tokens: 7, ..kvroute::load::Claim::default() };
-    let booking = only_set(&fleet.view()).selector.loads().book(slot_of(3), &claim);
+    let booking = only_set(&fleet.view()).selector.loads().book(slot_of(3), &claim, Duration::ZERO);
     fleet.remove(WorkerId(1));
     assert_eq!(admitted(&fleet), [2]);
     let (before, mut changes) = (fleet.view().generation, fleet.changes());
@@ -478,8 +479,14 @@ fn what_a_prefill_hop_books_is_returned_though_its_set_was_paired_anew() {
         let (mut lookup, mut rows) = (Scratch::new(), select::Scratch::new());
         let overlaps = alone.index.overlap(&[], &mut lookup);
         let demand = Demand::new(16, alone.block_size, &[]);
-        let admitted =
-            alone.selector.admit(&members, overlaps, &demand, &mut rows, &mut fastrand::Rng::with_seed(1));
+        let admitted = alone.selector.admit(
+            &members,
+            overlaps,
+            &demand,
+            &mut rows,
+            Duration::ZERO,
+            &mut fastrand::Rng::with_seed(1),
+        );
         admitted.unwrap().1
     };
     fleet.register(of_role(2, WorkerType::Decode), None).unwrap();

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use kvroute::{
-    select::Mode,
+    select::{CostModel, Mode, Tuning},
     worker::mock::{MockEngine, MockSettings},
 };
 use serde_json::json;
@@ -121,8 +121,15 @@ async fn a_client_that_leaves_before_the_first_byte_is_counted_as_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn explain_shows_the_terms_and_what_weighs_them() {
-    let rig = Rig::start(Mode::Kv, 2).await;
+async fn explain_shows_the_terms_of_each_model_and_what_weighs_them() {
+    let seconds = ["queue", "own_prefill", "surcharge", "replication", "harm", "context", "requests"];
+    explained(CostModel::Time, "seconds", &seconds).await;
+    explained(CostModel::Blocks, "blocks", &["prefill", "decode", "requests"]).await;
+}
+
+/// Every candidate's cost is the sum of `terms`.
+async fn explained(cost_model: CostModel, unit: &str, terms: &[&str]) {
+    let rig = Rig::start_tuned(Mode::Kv, Tuning { cost_model, ..Tuning::default() }, 2).await;
     let mut body = chat(&prose(4, 80), "why?");
     body["nvext"] = json!({ "novelty": 1 });
     for _ in 0..2 {
@@ -132,11 +139,14 @@ async fn explain_shows_the_terms_and_what_weighs_them() {
     let explain = rig.ask("/v1/route/explain", &body).await.json;
     let tuning = &explain["router_config"]["kv_router_config"];
     assert_eq!(tuning["overlap_score_credit"], 1.0, "{explain}");
+    assert_eq!(explain["router_cost_model"], cost_model.name());
+    assert_eq!(explain["choice"]["cost_unit"], unit);
     for candidate in explain["candidates"].as_array().unwrap() {
         let cost = &candidate["cost"];
         let term = |name: &str| cost[name].as_f64().unwrap_or_else(|| panic!("no {name}: {cost}"));
-        assert_eq!(term("total"), term("prefill") + term("decode") + term("requests"));
-        assert!(term("credit") >= 0.0 && term("decay") == 1.0);
+        let sum: f64 = terms.iter().map(|name| term(name)).sum();
+        assert!((term("total") - sum).abs() < 1e-12 && sum > 0.0, "{cost}");
+        assert_eq!((&cost["unit"], term("decay")), (&json!(unit), 1.0));
     }
 }
 

@@ -14,14 +14,15 @@ use kvroute::{
     index::Overlap,
     load::SlotLoad,
     select::{
-        Demand, Exclusion, ExclusionCounts, Member, Mode, Overrides, Phase, Pin, PinField, Refusal,
-        RefusalKind, Row, Tuning,
+        CostModel, Demand, Exclusion, ExclusionCounts, Member, Mode, Overrides, Phase, Pin, PinField,
+        Refusal, RefusalKind, Row, Tuning,
         cost::{self, Cost},
         decide,
     },
     slot::{Rank, Slot, WorkerId},
 };
 use proptest::prelude::*;
+use std::time::Duration;
 
 const BLOCK: u32 = 16;
 
@@ -66,7 +67,7 @@ fn pin_rows(rows: &mut [Row], demand: &Demand<'_>) {
 }
 
 fn pick(mode: Mode, rows: &mut [Row], rng: &mut Rng) -> usize {
-    decide(mode, &Tuning::default(), &demand(), 0, rows, rng).unwrap()
+    decide(mode, &Tuning::default(), &demand(), 0, rows, Duration::ZERO, rng).unwrap()
 }
 
 /// The share of each row over many decisions.
@@ -93,7 +94,9 @@ fn round_robin_takes_turns_over_the_eligible_rows() {
     rows[1] = excluded(rows[1], Exclusion::Draining);
     let mut rng = Rng::with_seed(0);
     let tuning = Tuning::default();
-    let mut at = |turn, rows: &mut [Row]| decide(Mode::RoundRobin, &tuning, &demand(), turn, rows, &mut rng);
+    let mut at = |turn, rows: &mut [Row]| {
+        decide(Mode::RoundRobin, &tuning, &demand(), turn, rows, Duration::ZERO, &mut rng)
+    };
     let turns: Vec<_> = (0..6).map(|turn| at(turn, &mut rows).unwrap()).collect();
     assert_eq!(turns, [0, 2, 3, 0, 2, 3], "whatever the load");
     rows[1].exclusion = None;
@@ -211,31 +214,42 @@ fn telemetry_that_is_too_old_leaves_the_rule_as_it_was() {
 }
 
 #[test]
-fn kv_costs_are_divided_by_the_weight_and_otherwise_dynamo_s_to_the_letter() {
-    let mut rows = rows(&[0, 0, 0]);
-    for row in &mut rows {
-        row.load.decode_blocks = 7;
-    }
-    let mut costs = |device| {
-        rows[1].device = device;
-        let picked = pick(Mode::Kv, &mut rows, &mut Rng::with_seed(18));
-        (picked, [0, 1].map(|row: usize| rows[row].cost.unwrap()))
-    };
-    let (_, plain) = costs(None);
-    assert_eq!(plain[0], plain[1]);
-    let (picked, weighed) = costs(devices(0.25, 0));
-    assert_ne!(picked, 1);
-    assert_eq!(weighed[1], Cost { total: plain[1].total / 0.25, ..plain[1] });
-    for neutral in [devices(1.0, 0), devices(0.25, 1_000_000)] {
-        assert_eq!(costs(neutral).1, plain);
+fn kv_costs_are_divided_by_the_weight_and_otherwise_the_model_s_to_the_letter() {
+    for cost_model in [CostModel::Blocks, CostModel::Time] {
+        let tuning = Tuning { cost_model, ..Tuning::default() };
+        let mut rows = rows(&[0, 0, 0]);
+        for row in &mut rows {
+            row.load.decode_blocks = 7;
+        }
+        let mut costs = |device| {
+            rows[1].device = device;
+            let rng = &mut Rng::with_seed(18);
+            let picked = decide(Mode::Kv, &tuning, &demand(), 0, &mut rows, Duration::ZERO, rng).unwrap();
+            (picked, [0, 1].map(|row: usize| rows[row].cost.unwrap()))
+        };
+        let (_, plain) = costs(None);
+        assert_eq!(plain[0], plain[1]);
+        let (picked, weighed) = costs(devices(0.25, 0));
+        assert_ne!(picked, 1);
+        assert_eq!(weighed[1].total(), plain[1].total() / 0.25);
+        for neutral in [devices(1.0, 0), devices(0.25, 1_000_000)] {
+            assert_eq!(costs(neutral).1, plain);
+        }
     }
 }
 
 #[test]
 fn direct_needs_a_pin() {
     let demand = Demand { phase: Phase::Decode, ..demand() };
-    let refusal =
-        decide(Mode::Direct, &Tuning::default(), &demand, 0, &mut rows(&[0]), &mut Rng::with_seed(0));
+    let refusal = decide(
+        Mode::Direct,
+        &Tuning::default(),
+        &demand,
+        0,
+        &mut rows(&[0]),
+        Duration::ZERO,
+        &mut Rng::with_seed(0),
+    );
     let refusal = refusal.unwrap_err();
     assert_eq!(refusal.to_string(), "worker ID required for decode request in Direct routing mode");
     assert_eq!(refusal.kind(), RefusalKind::Invalid);
@@ -247,7 +261,8 @@ fn every_mode_honours_a_pin() {
         let demand = pinned(1, None);
         let mut rows = rows(&[0, 9, 0]);
         pin_rows(&mut rows, &demand);
-        let picked = decide(mode, &Tuning::default(), &demand, 2, &mut rows, &mut Rng::with_seed(0));
+        let picked =
+            decide(mode, &Tuning::default(), &demand, 2, &mut rows, Duration::ZERO, &mut Rng::with_seed(0));
         assert_eq!(picked, Ok(1), "{mode}");
     }
 }
@@ -258,7 +273,8 @@ fn a_pin_without_a_rank_takes_the_least_loaded_rank_except_in_kv() {
         let demand = pinned(1, None);
         let mut rows = vec![row(0, 0, 0), row(1, 0, 5), row(1, 1, 2), row(1, 2, 7)];
         pin_rows(&mut rows, &demand);
-        let picked = decide(mode, &Tuning::default(), &demand, 0, &mut rows, &mut Rng::with_seed(0));
+        let picked =
+            decide(mode, &Tuning::default(), &demand, 0, &mut rows, Duration::ZERO, &mut Rng::with_seed(0));
         if mode == Mode::Kv {
             let refusal = picked.unwrap_err();
             assert_eq!(refusal, Refusal::RankRequired { worker: WorkerId(1), ranks: 3 });
@@ -275,7 +291,8 @@ fn a_pin_with_a_rank_is_exact() {
         let demand = pinned(1, Some(2));
         let mut rows = vec![row(1, 0, 0), row(1, 1, 0), row(1, 2, 7)];
         pin_rows(&mut rows, &demand);
-        let picked = decide(mode, &Tuning::default(), &demand, 0, &mut rows, &mut Rng::with_seed(0));
+        let picked =
+            decide(mode, &Tuning::default(), &demand, 0, &mut rows, Duration::ZERO, &mut Rng::with_seed(0));
         assert_eq!(picked, Ok(2), "{mode}");
     }
 }
@@ -285,7 +302,16 @@ fn a_pin_to_what_does_not_exist_is_an_invalid_request() {
     let refuse = |demand: Demand<'_>| {
         let mut rows = vec![row(1, 0, 0), row(1, 1, 0)];
         pin_rows(&mut rows, &demand);
-        decide(Mode::Random, &Tuning::default(), &demand, 0, &mut rows, &mut Rng::with_seed(0)).unwrap_err()
+        decide(
+            Mode::Random,
+            &Tuning::default(),
+            &demand,
+            0,
+            &mut rows,
+            Duration::ZERO,
+            &mut Rng::with_seed(0),
+        )
+        .unwrap_err()
     };
     let worker = refuse(pinned(7, None));
     assert_eq!(worker.to_string(), "nvext.decode_worker_id=7 does not identify a known worker");
@@ -302,7 +328,15 @@ fn a_pin_to_an_excluded_worker_says_why() {
         let mut rows = rows(&[0, 0]);
         rows[1] = excluded(rows[1], exclusion);
         pin_rows(&mut rows, &demand);
-        let refusal = decide(Mode::Kv, &Tuning::default(), &demand, 0, &mut rows, &mut Rng::with_seed(0));
+        let refusal = decide(
+            Mode::Kv,
+            &Tuning::default(),
+            &demand,
+            0,
+            &mut rows,
+            Duration::ZERO,
+            &mut Rng::with_seed(0),
+        );
         let refusal = refusal.unwrap_err();
         let (field, worker) = (PinField::DecodeWorkerId, WorkerId(1));
         assert_eq!(refusal, Refusal::PinExcluded { field, worker, exclusion });
@@ -313,7 +347,8 @@ fn a_pin_to_an_excluded_worker_says_why() {
 #[test]
 fn a_fleet_that_cannot_serve_says_how_many_and_why() {
     let refuse = |rows: &mut [Row]| {
-        decide(Mode::Kv, &Tuning::default(), &demand(), 0, rows, &mut Rng::with_seed(0)).unwrap_err()
+        decide(Mode::Kv, &Tuning::default(), &demand(), 0, rows, Duration::ZERO, &mut Rng::with_seed(0))
+            .unwrap_err()
     };
     assert_eq!(refuse(&mut []), Refusal::NoWorkers);
 
@@ -347,7 +382,9 @@ fn an_override_of_the_temperature_spreads_one_request() {
     let mut rng = Rng::with_seed(17);
     let draws = 20_000;
     let costly = (0..draws)
-        .filter(|_| decide(Mode::Kv, &Tuning::default(), &demand, 0, &mut rows, &mut rng) == Ok(1))
+        .filter(|_| {
+            decide(Mode::Kv, &Tuning::default(), &demand, 0, &mut rows, Duration::ZERO, &mut rng) == Ok(1)
+        })
         .count();
     let weight = (-1.0_f64).exp();
     assert_near(&[costly as f64 / f64::from(draws)], &[weight / (1.0 + weight)]);
@@ -391,6 +428,7 @@ prop_compose! {
         credit in 0.0..4.0, decay in 0.0..2.0, scale in 0.0..30.0, weight in 0.0..10.0, track in any::<bool>(),
     ) -> Tuning {
         Tuning {
+            cost_model: CostModel::Blocks,
             overlap_score_credit: credit,
             overlap_score_credit_decay: decay,
             prefill_load_scale: scale,
@@ -429,7 +467,7 @@ proptest! {
     ) {
         let tuning = Tuning { router_temperature: temperature, ..Tuning::default() };
         let mut after = rows.clone();
-        match decide(mode, &tuning, &demand(), turn, &mut after, &mut Rng::with_seed(seed)) {
+        match decide(mode, &tuning, &demand(), turn, &mut after, Duration::ZERO, &mut Rng::with_seed(seed)) {
             Ok(picked) => prop_assert!(after[picked].is_eligible()),
             Err(Refusal::WorkerIdRequired { .. }) => prop_assert_eq!(mode, Mode::Direct),
             Err(_) => prop_assert!(rows.iter().all(|row| !row.is_eligible())),
@@ -440,13 +478,13 @@ proptest! {
     }
 
     #[test]
-    fn kv_takes_the_least_of_the_formula_and_shows_it(
+    fn kv_takes_the_least_of_the_blocks_formula_and_shows_it(
         rows in prop::collection::vec(any_row(), 1..9), tuning in any_tuning(), isl in 0_usize..400,
         seed in any::<u64>(),
     ) {
         let demand = Demand { isl_tokens: isl, ..demand() };
         let mut rows = rows;
-        let Ok(picked) = decide(Mode::Kv, &tuning, &demand, 0, &mut rows, &mut Rng::with_seed(seed)) else {
+        let Ok(picked) = decide(Mode::Kv, &tuning, &demand, 0, &mut rows, Duration::ZERO, &mut Rng::with_seed(seed)) else {
             return Ok(());
         };
         let eligible = || rows.iter().filter(|row| row.is_eligible());
@@ -455,7 +493,7 @@ proptest! {
         let least = eligible().map(expected).fold(f64::INFINITY, f64::min);
         prop_assert!((expected(&rows[picked]) - least).abs() <= 1e-9 * (1.0 + least.abs()));
         for row in eligible() {
-            let cost = row.cost.unwrap();
+            let Some(Cost::Blocks(cost)) = row.cost else { panic!("no cost in blocks: {row:?}") };
             prop_assert!((cost.total - expected(row)).abs() <= 1e-9 * (1.0 + cost.total));
             prop_assert_eq!(cost.total, cost.prefill + cost.decode + cost.requests);
         }

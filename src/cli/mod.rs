@@ -11,6 +11,7 @@ mod mock;
 mod mock_fleet;
 mod router;
 mod shutdown;
+mod simulate;
 mod up;
 mod worker;
 
@@ -53,6 +54,8 @@ enum Command {
     Config(config::ConfigCommand),
     /// Send a trace's requests and report hit rate, latency and balance
     Drive(drive::DriveCommand),
+    /// Compare routing policies on a simulated fleet
+    Simulate(simulate::SimulateCommand),
 }
 
 /// Runs the command line; what `main` returns.
@@ -86,6 +89,7 @@ pub fn main() -> ExitCode {
             Command::Gpus(command) => command.run(),
             Command::Config(command) => command.run().await,
             Command::Drive(command) => command.run().await,
+            Command::Simulate(command) => command.run(),
         }
     });
     // A blocking call that hangs (a name that does not resolve) must not hold the exit.

@@ -13,6 +13,7 @@ use crate::{
         flags::{Built, Environment, Field, RouterFlags, Settings, Source, Worker},
     },
     fleet::{DeviceWeights, RouterConfig, WorkerType},
+    select::CostModel,
     worker::{
         agent,
         backend::{Backend, without_secrets},
@@ -89,9 +90,9 @@ impl AttachCommand {
         let mut signals = shutdown::signals()?;
         let file = self.worker.file()?;
         let worker = self.worker.over(&Environment::process(), file.as_ref())?;
-        let (advertised, device_weights) = advertised(&self.router, file.as_ref())?;
-        let mut plan =
-            self.attach.plan(backend, &worker, file.as_ref(), advertised, self.engine_arguments)?;
+        let Advertised { config, cost_model, device_weights } = advertised(&self.router, file.as_ref())?;
+        let mut plan = self.attach.plan(backend, &worker, file.as_ref(), config, self.engine_arguments)?;
+        plan.agent.spec.router_cost_model = cost_model;
         plan.agent.spec.device_weights = device_weights;
         if !plan.not_applied.is_empty() {
             warn!(
@@ -112,7 +113,7 @@ impl MockWorkerCommand {
             return Err(WorkerConfigError::MockEngine(file.path.clone()).into());
         }
         let worker = self.worker.over(&Environment::process(), file.as_ref())?;
-        let (advertised, device_weights) = advertised(&self.router, file.as_ref())?;
+        let Advertised { config, cost_model, device_weights } = advertised(&self.router, file.as_ref())?;
         let arguments = MockArguments::try_parse_from(&self.engine_arguments)
             .map_err(|error| format!("mock engine: {}", error.to_string().trim_start_matches("error: ")))?;
         let settings = arguments.mock.settings()?;
@@ -120,7 +121,8 @@ impl MockWorkerCommand {
         info!(http = %engine.http_addr(), model = arguments.mock.model_name, "mock engine is up");
         let url = reachable(engine.http_addr())?;
         let facts = Facts { worker_type: stated_role(arguments.mock.role), ..Facts::default() };
-        let mut settings = worker.agent(Backend::Mock, url, facts, advertised)?;
+        let mut settings = worker.agent(Backend::Mock, url, facts, config)?;
+        settings.spec.router_cost_model = cost_model;
         settings.spec.device_weights = device_weights;
         let outcome = agent::run(settings, signals.wait()).await;
         engine.stop().await;
@@ -147,9 +149,6 @@ fn reachable(mut address: SocketAddr) -> Result<Uri, http::uri::InvalidUri> {
     format!("http://{address}").parse()
 }
 
-/// What a card advertises on routing.
-type Advertised = (Option<RouterConfig>, Option<DeviceWeights>);
-
 /// The router configuration for the card, if the flags make one, and device weights, if they say any; the log says which, and
 /// who asked for it. A variable that a whole cluster shares makes every worker advertise, which nobody may have meant.
 fn advertised(
@@ -157,8 +156,12 @@ fn advertised(
     file: Option<&WorkerFile>,
 ) -> Result<Advertised, Box<dyn std::error::Error + Send + Sync>> {
     let built = router_config(flags, file.map(WorkerFile::router_section))?;
+    let cost_model = built.cost_model();
     let device_weights = built.device_weights().map(DeviceWeights);
     let Built { config, settings, .. } = built;
+    if let Some(model) = cost_model {
+        info!(cost_model = model.name(), "advertising a cost model on the card");
+    }
     match &config {
         Some(config) => {
             let (source, from) = origin(&settings);
@@ -166,7 +169,14 @@ fn advertised(
         }
         None => info!("advertising no router configuration: the set inherits the frontend's"),
     }
-    Ok((config, device_weights))
+    Ok(Advertised { config, cost_model, device_weights })
+}
+
+/// What a worker's card says of routing.
+struct Advertised {
+    config: Option<RouterConfig>,
+    cost_model: Option<CostModel>,
+    device_weights: Option<DeviceWeights>,
 }
 
 /// Where the mode came from, in a word and as it was spelled.

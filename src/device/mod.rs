@@ -16,6 +16,8 @@
 //! (`nvml`, a feature) is the exception, and apart: it has a thread and a clock. Without a driver, a library or the feature
 //! there are no readings, and every weight is 1.
 //!
+//! How fast a slot has been so far is learned from what it did ([`Speed`]), with and without telemetry.
+//!
 //! What a GPU has in memory is shown and never judged: an engine takes most of it when it starts, whatever it does.
 
 mod capability;
@@ -27,6 +29,7 @@ mod health;
 pub mod nvml;
 mod ratio;
 mod reading;
+mod speed;
 mod throttle;
 mod visible;
 mod weight;
@@ -38,6 +41,7 @@ pub use group::{Group, GroupState};
 pub use health::{Fault, Health, Recovery, fault};
 pub use ratio::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, GroupLoad, cpu_has_room};
 pub use reading::{DeviceReading, Reading};
+pub use speed::{MeanSpeed, Speed};
 pub use throttle::Throttle;
 pub use visible::{Unresolved, Visible};
 pub use weight::{Condition, Terms, Weights, WeightsError};

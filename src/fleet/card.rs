@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{
     device_weights::DeviceWeights, fingerprint::canonical, router_config::RouterConfig, worker_set::SetKey,
 };
+use crate::select::CostModel;
 
 /// What a worker is for in a prefill/decode deployment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -53,15 +54,19 @@ pub struct Card {
     pub router_config: Option<RouterConfig>,
     /// What the worker wants devices to have to say in its set; absent = the frontend's.
     pub device_weights: Option<DeviceWeights>,
+    /// The cost model that the worker wants for its set, whoever's the rest of the configuration is; absent = the
+    /// frontend's.
+    pub router_cost_model: Option<CostModel>,
 }
 
 impl Card {
-    /// The configuration that routing under this card follows: its own as a whole, else the frontend's. What one
-    /// accelerator is worth in CPUs is not the card's to say; it is always the frontend's. What devices have to say is a
-    /// key of its own.
+    /// The configuration that routing under this card follows: its own as a whole, else the frontend's, and apart from that
+    /// its own cost model and device weights, else the frontend's. What one accelerator is worth in CPUs is not the card's to say; it is
+    /// always the frontend's.
     #[must_use]
     pub fn effective_config(&self, frontend: &RouterConfig) -> RouterConfig {
         let mut config = self.router_config.as_ref().unwrap_or(frontend).clone();
+        config.tuning.cost_model = self.router_cost_model.unwrap_or(frontend.tuning.cost_model);
         config.tuning.accelerator_to_cpu_ratio = frontend.tuning.accelerator_to_cpu_ratio;
         config.tuning.device_weights =
             self.device_weights.map_or(frontend.tuning.device_weights, |weights| weights.0);
@@ -80,6 +85,7 @@ impl Card {
             "max_model_len": self.max_model_len,
             "device_weights": DeviceWeights(config.tuning.device_weights),
             "router_config": config,
+            "router_cost_model": config.tuning.cost_model.name(),
         }))
     }
 }
@@ -108,6 +114,7 @@ mod tests {
             Card { lora_adapters: vec!["a".into()], ..plain.clone() },
             Card { max_model_len: Some(4096), ..plain.clone() },
             Card { device_weights: Some(DeviceWeights(off)), ..plain.clone() },
+            Card { router_cost_model: Some(CostModel::Blocks), ..plain.clone() },
         ];
         for mode in Mode::ALL.into_iter().filter(|mode| *mode != frontend.mode) {
             let config = RouterConfig { mode, tuning: Tuning::default() };
@@ -140,8 +147,30 @@ mod tests {
         }
         let says = Card { device_weights: Some(DeviceWeights(Weights::default())), ..silent.clone() };
         assert_eq!(fingerprint(&says, &frontend), fingerprint(&silent, &frontend));
+        let silent_on_costs =
+            Card { router_config: Some(frontend.clone()), router_cost_model: None, ..silent.clone() };
+        let outspoken = Card { router_cost_model: Some(CostModel::Time), ..silent.clone() };
+        assert_eq!(fingerprint(&outspoken, &frontend), fingerprint(&silent_on_costs, &frontend));
         // Who inherits follows the frontend; who advertises does not.
         let elsewhere = RouterConfig::default();
         assert_ne!(fingerprint(&silent, &elsewhere), fingerprint(&silent, &frontend));
+    }
+
+    #[test]
+    fn the_cost_model_is_a_key_of_its_own() {
+        let blocks = Tuning { cost_model: CostModel::Blocks, ..Tuning::default() };
+        let frontend = RouterConfig { mode: Mode::RoundRobin, tuning: blocks };
+        let plain = WorkerSpec::new("http://h:1", "m").card();
+        let advertised = RouterConfig { mode: Mode::Kv, tuning: Tuning::default() };
+        for (router_config, router_cost_model, mode, expected) in [
+            (None, None, Mode::RoundRobin, CostModel::Blocks),
+            (None, Some(CostModel::Time), Mode::RoundRobin, CostModel::Time),
+            (Some(advertised.clone()), None, Mode::Kv, CostModel::Blocks),
+            (Some(advertised), Some(CostModel::Time), Mode::Kv, CostModel::Time),
+        ] {
+            let config =
+                Card { router_config, router_cost_model, ..plain.clone() }.effective_config(&frontend);
+            assert_eq!((config.mode, config.tuning.cost_model), (mode, expected));
+        }
     }
 }

@@ -22,7 +22,7 @@ use super::{
     worker_set::{ConfigSource, SetKey},
     worker_spec::WorkerSpec,
 };
-use crate::select::{ConditionalDisagg, Selector, Tuning};
+use crate::select::{ConditionalDisagg, CostModel, Selector, Tuning};
 
 /// What a decode set knows of the prefill workers beside it. Other sets know of none.
 #[derive(Clone, Debug, Default)]
@@ -214,7 +214,11 @@ impl Pools {
         }
         let config = Arc::clone(&sets[decode].config);
         let cards = prefill.map_or_else(Vec::new, |prefill| cards(&sets[prefill]));
-        let resolved = resolve(&cards, unreadable, &config);
+        let resolved = resolve(&cards, unreadable, &config).map(|mut resolved| {
+            let prefill = prefill.map(|prefill| &sets[prefill]);
+            resolved.config.tuning.cost_model = cost_model(prefill, &config, resolved.advertised);
+            resolved
+        });
         let (resolved, prefill) = match (resolved, prefill) {
             (Ok(mut resolved), Some(prefill)) => {
                 // Not part of what a card advertises as its router configuration: the prefill set's own.
@@ -339,6 +343,15 @@ fn of_role(sets: &[SetView], key: &SetKey, role: WorkerType) -> Vec<usize> {
         other.worker_type == role && other.model == key.model && other.namespace == key.namespace
     });
     beside.map(|(position, _)| position).collect()
+}
+
+/// The cost model of a prefill set: what its cards name; else it is whose the rest of the configuration is. A card with a
+/// configuration that names none leaves it to the frontend, as in any other set.
+fn cost_model(prefill: Option<&SetView>, decode: &RouterConfig, advertised: bool) -> CostModel {
+    let named =
+        |set: &&SetView| set.members.iter().any(|member| member.worker.spec.router_cost_model.is_some());
+    let own = prefill.filter(|set| advertised || named(set));
+    own.map_or(decode.tuning.cost_model, |set| set.config.tuning.cost_model)
 }
 
 /// What each worker of a set advertises, in order of joining.

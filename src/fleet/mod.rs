@@ -13,6 +13,7 @@
 //! The fleet opens no socket. Event streams are opened and closed through the [`Streams`] it is given.
 
 mod card;
+mod clock;
 mod cohort;
 mod device_report;
 mod device_status;
@@ -37,6 +38,7 @@ mod worker_set;
 mod worker_spec;
 
 pub use card::{Card, WorkerType};
+pub use clock::Clock;
 pub use cohort::{Cohort, Standing};
 pub use device_report::{DeviceReport, FaultReport, FieldReport, GpuReport, RankDevices, ReportError};
 pub use device_status::{DeviceState, DeviceStatus};

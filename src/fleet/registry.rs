@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::{
     card::Card,
+    clock::Clock,
     cohort::Cohort,
     disagg::Pools,
     endpoint::EventEndpoint,
@@ -80,7 +81,7 @@ pub struct Fleet {
     on_config_mismatch: OnConfigMismatch,
     namespaces: Namespaces,
     strangers: Strangers,
-    epoch: Instant,
+    clock: Clock,
 }
 
 /// How long a worker that could not be reached takes no requests.
@@ -108,7 +109,7 @@ impl Fleet {
             on_config_mismatch: OnConfigMismatch::default(),
             namespaces: Namespaces::default(),
             strangers: Strangers::default(),
-            epoch: Instant::now(),
+            clock: Clock::start(),
         }
     }
 
@@ -150,10 +151,16 @@ impl Fleet {
         &self.frontend_config
     }
 
-    /// Milliseconds since the fleet was made: its clock for inhibition.
+    /// The clock that its loads are told the time of.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The time of that clock in milliseconds: what inhibitions are counted in.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Keeps requests away from a worker that could not be reached, for a few seconds.

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     device::DeviceClass,
     hash::{BlockSize, BlockSizeError},
+    select::CostModel,
 };
 
 /// One worker, as whoever announces it describes it. Unknown keys are refused, so that a typing error
@@ -96,6 +97,9 @@ pub struct WorkerSpec {
     /// What the worker wants devices to have to say in its set; absent = the frontend's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_weights: Option<DeviceWeights>,
+    /// The cost model that the worker wants for its set: `time` or `blocks`; absent = the frontend's.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "cost_model")]
+    pub router_cost_model: Option<CostModel>,
     /// When it was rolled out, in milliseconds since the Unix epoch, so that all frontends agree whose configuration
     /// came first; absent = when it came to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -209,6 +213,7 @@ impl WorkerSpec {
             bootstrap_host: None,
             router_config: None,
             device_weights: None,
+            router_cost_model: None,
             registered_ms: None,
         }
     }
@@ -234,6 +239,7 @@ impl WorkerSpec {
             max_model_len: self.max_model_len,
             router_config: self.router_config.clone(),
             device_weights: self.device_weights,
+            router_cost_model: self.router_cost_model,
         }
     }
 
@@ -328,6 +334,32 @@ impl WorkerSpec {
     }
 }
 
+/// A cost model by its name.
+mod cost_model {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    use crate::select::CostModel;
+
+    // serde hands fields over as references.
+    #[expect(clippy::ref_option, clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+    pub(super) fn serialize<S: Serializer>(
+        model: &Option<CostModel>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match model {
+            Some(model) => serializer.serialize_str(model.name()),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<CostModel>, D::Error> {
+        let name = Option::<String>::deserialize(deserializer)?;
+        name.map(|name| name.parse().map_err(D::Error::custom)).transpose()
+    }
+}
+
 fn default_block_size() -> u32 {
     16
 }
@@ -375,6 +407,20 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("kv_event") && error.contains("line 3"), "{error}");
+    }
+
+    #[test]
+    fn a_cost_model_is_read_and_written_by_its_name() {
+        let spec: WorkerSpec =
+            toml::from_str("url = 'http://h:1'\nmodel = 'm'\nrouter_cost_model = 'blocks'").unwrap();
+        assert_eq!(spec.router_cost_model, Some(CostModel::Blocks));
+        let json = serde_json::to_value(&spec).unwrap();
+        assert_eq!(json["router_cost_model"], "blocks");
+        assert_eq!(serde_json::from_value::<WorkerSpec>(json).unwrap(), spec);
+        let silent = serde_json::to_value(WorkerSpec::new("http://h:1", "m")).unwrap();
+        assert!(silent.get("router_cost_model").is_none(), "older frontends know no such key");
+        let wrong = toml::from_str::<WorkerSpec>("url = 'http://h:1'\nmodel = 'm'\nrouter_cost_model = 'x'");
+        assert!(wrong.unwrap_err().to_string().contains("blocks, time"));
     }
 
     #[test]

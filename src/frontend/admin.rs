@@ -347,6 +347,7 @@ fn set_object(app: &App, set: &SetView) -> Value {
         "router_config": effective.then_some(&*set.config),
         "router_config_from": effective.then_some(set.source.name()),
         "device_weights": effective.then_some(DeviceWeights(set.config.tuning.device_weights)),
+        "router_cost_model": effective.then_some(set.config.tuning.cost_model.name()),
         "differing_fields": set.differing_fields(),
         "cohorts": cohorts,
         "prefill": prefill_object(set),
@@ -372,6 +373,7 @@ fn cohort_object(set: &SetView, standing: &Standing) -> Value {
         "max_model_len": cohort.max_model_len,
         "router_config": &*cohort.config,
         "device_weights": DeviceWeights(cohort.config.tuning.device_weights),
+        "router_cost_model": cohort.config.tuning.cost_model.name(),
     })
 }
 

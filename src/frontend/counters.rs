@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
+use super::first_token::FirstTokens;
 use crate::{
     metrics::Histogram,
     select::{BypassVerdict, Exclusion, RefusalKind},
@@ -40,8 +41,11 @@ pub struct Counters {
     pub prompt_blocks: AtomicU64,
     /// Blocks of those that the chosen worker held.
     pub overlap_blocks: AtomicU64,
-    /// Costs of the chosen workers, in thousandths of a block.
-    pub cost_thousandths: AtomicU64,
+    /// Costs of the chosen workers that are in blocks, in thousandths.
+    pub cost_block_thousandths: AtomicU64,
+    /// Costs of the chosen workers that are in seconds, in millionths.
+    pub cost_microseconds: AtomicU64,
+    pub(super) first_tokens: FirstTokens,
     /// Prompt tokens that workers reported in `usage`.
     pub reported_prompt_tokens: AtomicU64,
     /// Of those, tokens that they reported as cached.

@@ -17,10 +17,11 @@ use super::{
     error::ApiError,
     place::Hop,
     route::{self, Asked},
+    why::{cost_object, why},
 };
 use crate::{
     fleet::{DeviceWeights, SetView, StreamState},
-    select::{Choice, Refusal, Row, cost::Cost},
+    select::{Choice, Refusal, Row},
 };
 
 /// Answers one question.
@@ -70,6 +71,7 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
         "block_size": set.block_size.get(),
         "router_config": &*set.config,
         "device_weights": DeviceWeights(set.config.tuning.device_weights),
+        "router_cost_model": set.config.tuning.cost_model.name(),
     });
     if let Some(problem) = &asked.prompt.tokens.problem {
         answer["tokens_problem"] = json!(problem);
@@ -89,7 +91,9 @@ fn describe(answer: &mut Value, set: &SetView, outcome: Result<Choice, Refusal>,
                 "dp_rank": choice.rank.0,
                 "overlap_blocks": choice.overlap.total(),
                 "cached_tokens": choice.cached_tokens,
-                "cost": choice.cost,
+                "cost": choice.cost.map(|cost| cost.total()),
+                "cost_unit": choice.cost.map(|cost| cost.model().unit()),
+                "first_token_seconds": choice.cost.and_then(|cost| cost.first_token()),
             });
             Some(choice)
         }
@@ -124,7 +128,11 @@ fn row_object(set: &SetView, row: &Row) -> Value {
             "prefill_tokens": row.load.prefill_tokens,
             "decode_blocks": row.load.decode_blocks,
             "new_blocks": row.new_blocks,
+            "prefilling_requests": row.backlog.requests,
+            "prefill_work": row.backlog.work,
         },
+        "blocks_in_flight": row.carried,
+        "prefill_work": row.prefill_work,
         "excluded": row.exclusion.map(crate::select::Exclusion::name),
     });
     if let Some(withheld) = row.withheld {
@@ -143,58 +151,4 @@ fn row_object(set: &SetView, row: &Row) -> Value {
 /// The state that withheld a row's overlap, by the state now: the stream may have moved on since the row was made.
 fn withholding(now: StreamState) -> StreamState {
     if now.credits_overlap() { StreamState::Unproven } else { now }
-}
-
-/// The terms in blocks; `decay` has no unit. What weighs them is in `router_config`; the total is theirs divided by the
-/// weight of the devices, if that is told.
-fn cost_object(cost: &Cost) -> Value {
-    json!({
-        "total": cost.total,
-        "prefill": cost.prefill,
-        "decode": cost.decode,
-        "requests": cost.requests,
-        "credit": cost.credit,
-        "decay": cost.decay,
-    })
-}
-
-/// One sentence on why this candidate won or lost.
-fn why(position: usize, row: &Row, choice: Option<&Choice>, rows: &[Row]) -> String {
-    if let Some(exclusion) = row.exclusion {
-        return format!("excluded: {exclusion}");
-    }
-    let Some(choice) = choice else { return "not reached: the request was refused".to_owned() };
-    if choice.row == position {
-        return format!("chosen by {}", choice.mode);
-    }
-    let winner = &rows[choice.row];
-    let devices = weights_apart(row, winner);
-    match (&row.cost, &winner.cost) {
-        (Some(own), Some(best)) if own.total > best.total => format!(
-            "costs {:.2} blocks more than the chosen one: {} blocks overlap against {}, {} prefill tokens waiting \
-             against {}, {} decode blocks against {}{devices}",
-            own.total - best.total,
-            row.overlap.total(),
-            winner.overlap.total(),
-            row.load.prefill_tokens,
-            winner.load.prefill_tokens,
-            row.load.decode_blocks,
-            winner.load.decode_blocks,
-        ),
-        (Some(_), Some(_)) => "costs the same; ties are drawn".to_owned(),
-        _ if row.load.requests != winner.load.requests => format!(
-            "{} requests in flight against the chosen one's {}{devices}",
-            row.load.requests, winner.load.requests
-        ),
-        _ => format!("not picked by {}{devices}", choice.mode),
-    }
-}
-
-/// What the devices of two rows weigh, where it is not the same.
-fn weights_apart(row: &Row, winner: &Row) -> String {
-    let weight = |row: &Row| row.device.map_or(1.0, |terms| terms.weight);
-    if weight(row) == weight(winner) {
-        return String::new();
-    }
-    format!(", on devices that weigh {:.2} against {:.2}", weight(row), weight(winner))
 }

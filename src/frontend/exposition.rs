@@ -10,13 +10,14 @@ use super::{
     app::App,
     counters::{Outcome, Surface},
     devices,
+    first_token::FirstTokenTimes,
     prompts::TokenSource,
 };
 use crate::{
     event::Tier,
     fleet::{FleetView, PrefillPool, RankMember, SetState, SetView, StreamState, WorkerType},
     index::Totals,
-    metrics::{Exposition, Labels, Page, Source},
+    metrics::{Exposition, Histogram, Labels, Page, Source},
 };
 
 /// The page as text.
@@ -93,8 +94,10 @@ fn choices(app: &App, page: &mut Page<'_>) -> fmt::Result {
         "Blocks of those that the chosen worker was credited with",
         load(&counters.overlap_blocks),
     )?;
-    let cost = load(&counters.cost_thousandths) as f64 / 1000.0;
-    page.counter("choice_cost_blocks", "Cost of the chosen workers, in blocks (mode kv)", cost)?;
+    let cost = load(&counters.cost_microseconds) as f64 / 1e6;
+    page.counter("choice_cost_seconds", "Cost of the chosen workers, in seconds (cost model time)", cost)?;
+    let cost = load(&counters.cost_block_thousandths) as f64 / 1000.0;
+    page.counter("choice_cost_blocks", "Cost of the chosen workers, in blocks (cost model blocks)", cost)?;
     by_reason(page, "exclusions", "Candidates that could not be chosen", counters.exclusions())?;
     by_reason(page, "refusals", "Requests that got no worker", counters.refusals())?;
     let prefills: Vec<_> = counters.prefills().map(|(how, count)| ([("outcome", how)], count)).collect();
@@ -154,6 +157,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
                 ("model", set.key.model.as_str()),
                 ("model_type", model_type.as_str()),
                 ("router_mode", set.config.mode.name()),
+                ("router_cost_model", set.config.tuning.cost_model.name()),
                 ("router_config_from", set.source.name()),
             ]
         })
@@ -165,6 +169,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     )?;
     disagreements(&names, page)?;
     prefill_pools(&names, page)?;
+    first_tokens(app, &names, page)?;
     // Sets of one model have one tokenizer, and a series may stand on the page once.
     let models: BTreeSet<_> = view.sets.iter().map(|set| set.key.model.as_str()).collect();
     let sources: Vec<_> = models
@@ -220,6 +225,33 @@ fn prefill_pools(sets: &[(&Arc<SetView>, String, String)], page: &mut Page<'_>) 
         "1 for what a decode set knows of its prefill workers, 0 for the other states",
         rows.iter().map(|(labels, value)| (&labels[..], *value)),
     )
+}
+
+/// How well first tokens are predicted. `sets` come with their names.
+fn first_tokens(app: &App, sets: &[(&Arc<SetView>, String, String)], page: &mut Page<'_>) -> fmt::Result {
+    let kept = &app.counters.first_tokens;
+    kept.retain(|key| sets.iter().any(|(set, ..)| set.key == *key));
+    let rows: Vec<_> = sets
+        .iter()
+        .map(|(set, name, model_type)| {
+            let labels = [
+                ("worker_set", name.as_str()),
+                ("model", set.key.model.as_str()),
+                ("model_type", model_type.as_str()),
+            ];
+            (labels, kept.of(&set.key))
+        })
+        .collect();
+    let mut write = |name, help, histogram: fn(&FirstTokenTimes) -> &Histogram| {
+        let snapshots: Vec<_> =
+            rows.iter().map(|(labels, times)| (labels, histogram(times).snapshot())).collect();
+        page.histograms(name, help, snapshots.iter().map(|(labels, of)| (&labels[..], of)))
+    };
+    write("first_token_seconds", "From a booking to its first token, where that was predicted", |times| {
+        &times.actual
+    })?;
+    write("first_token_predicted_seconds", "The same as predicted", |times| &times.predicted)?;
+    write("first_token_error_seconds", "How far off each prediction was", |times| &times.error)
 }
 
 /// Every rank with its labels written out.
@@ -281,6 +313,12 @@ impl<'a> Ranks<'a> {
         self.gauge(page, "worker_decode_blocks", "Blocks that requests use", |set, member| {
             load(set, member).decode_blocks as f64
         })?;
+        self.gauge(
+            page,
+            "worker_prefill_seconds_per_token",
+            "Prefill time a token, as learned",
+            |set, m| set.selector.loads().seconds_per_token(m.slot),
+        )?;
         self.gauge(page, "worker_event_lag_seconds", "Age of the last event batch when applied", |_, m| {
             m.status.totals().lag_ms as f64 / 1000.0
         })?;

@@ -20,6 +20,7 @@ mod engine_tokenizer;
 mod error;
 mod explain;
 mod exposition;
+mod first_token;
 mod handover;
 mod hints;
 mod listener;
@@ -33,6 +34,7 @@ mod server;
 mod settings;
 mod two_hop;
 mod watch;
+mod why;
 
 pub use admin_token::{AdminToken, UnusableToken};
 pub use app::App;

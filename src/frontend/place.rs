@@ -13,15 +13,15 @@ use std::{
 use fastrand::Rng;
 
 use super::{
-    app::App, asked_model::AskedModel, counters::Counters, error::ApiError, hints::Hints, prompts::Tokens,
-    two_hop::has,
+    app::App, asked_model::AskedModel, counters::Counters, error::ApiError, first_token::FirstToken,
+    hints::Hints, prompts::Tokens, two_hop::has,
 };
 use crate::{
     fleet::{FleetView, PrefillPool, RankMember, SetState, SetView},
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
     index,
     load::Booking,
-    select::{self, Choice, Demand, Member, Overrides, Phase, Pin, Refusal, RefusalKind, Row},
+    select::{self, Choice, Demand, Member, Overrides, Phase, Pin, Refusal, RefusalKind, Row, cost::Cost},
     slot::WorkerId,
 };
 
@@ -33,6 +33,8 @@ pub(super) struct Prompt {
     pub(super) lora: Option<String>,
     /// The cache namespace that the engine will use.
     pub(super) salt: Option<String>,
+    /// Whether the answer comes piece by piece, so that its first token can be told from its last.
+    pub(super) streams: bool,
 }
 
 /// One hop of a request: which part of its work is placed, and the worker that it insists on.
@@ -67,6 +69,7 @@ impl Hop {
 pub(super) struct Placed {
     pub(super) choice: Choice,
     pub(super) booking: Booking,
+    pub(super) first_token: FirstToken,
     pub(super) member: Arc<RankMember>,
 }
 
@@ -130,17 +133,17 @@ impl App {
         hop: Hop,
         avoid: &[WorkerId],
     ) -> Result<Placed, Refusal> {
-        let now = self.fleet.now_ms();
         WORKSPACE.with_borrow_mut(|space| {
             let asked = Instant::now();
             hash_prompt(space, set, prompt);
             let hashed = Instant::now();
             let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
             let looked_up = Instant::now();
-            set.gather(now, &mut space.members);
+            set.gather(self.fleet.now_ms(), &mut space.members);
             let demand = demand(set, prompt, hop, &space.sequence, avoid);
+            let now = self.fleet.clock().now();
             let admitted =
-                set.selector.admit(&space.members, overlaps, &demand, &mut space.rows, &mut space.rng);
+                set.selector.admit(&space.members, overlaps, &demand, &mut space.rows, now, &mut space.rng);
             self.counters.hash.observe(hashed - asked);
             self.counters.lookup.observe(looked_up - hashed);
             self.counters.admit.observe(looked_up.elapsed());
@@ -154,7 +157,10 @@ impl App {
             // Rows stand in the order of the members, which were gathered from this very view.
             let member = set.members.get(choice.row).ok_or(Refusal::NoWorkers)?;
             member.chosen.fetch_add(1, Relaxed);
-            Ok(Placed { choice, booking, member: Arc::clone(member) })
+            let predicted = choice.cost.and_then(|cost| cost.first_token());
+            let times = || self.counters.first_tokens.of(&set.key);
+            let first_token = FirstToken::expect(self.fleet.clock(), now, predicted, times);
+            Ok(Placed { choice, booking, first_token, member: Arc::clone(member) })
         })
     }
 
@@ -167,14 +173,14 @@ impl App {
         hop: Hop,
         read: impl FnOnce(Result<Choice, Refusal>, &[Row], usize) -> R,
     ) -> R {
-        let now = self.fleet.now_ms();
         WORKSPACE.with_borrow_mut(|space| {
             hash_prompt(space, set, prompt);
             let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
-            set.gather(now, &mut space.members);
+            set.gather(self.fleet.now_ms(), &mut space.members);
             let demand = demand(set, prompt, hop, &space.sequence, &[]);
+            let now = self.fleet.clock().now();
             let outcome =
-                set.selector.explain(&space.members, overlaps, &demand, &mut space.rows, &mut space.rng);
+                set.selector.explain(&space.members, overlaps, &demand, &mut space.rows, now, &mut space.rng);
             read(outcome, space.rows.rows(), space.hashes.len())
         })
     }
@@ -240,7 +246,16 @@ fn demand<'a>(
     avoid: &'a [WorkerId],
 ) -> Demand<'a> {
     let demand = Demand::new(prompt.tokens.ids.len(), set.block_size, sequence);
-    Demand { phase: hop.phase, pin: hop.pin, avoid, overrides: hop.overrides(set), ..demand }
+    // A prefill's answer is its first token.
+    let first_token_seen = prompt.streams || hop.phase == Phase::Prefill;
+    Demand {
+        phase: hop.phase,
+        pin: hop.pin,
+        avoid,
+        overrides: hop.overrides(set),
+        first_token_seen,
+        ..demand
+    }
 }
 
 /// A refusal as a client sees it.
@@ -275,8 +290,12 @@ impl Counters {
     fn choice(&self, choice: &Choice) {
         self.choices.fetch_add(1, Relaxed);
         self.candidates.fetch_add(u64::from(choice.candidates), Relaxed);
-        // A cost beyond reason shall not make the sum wrap.
-        let cost = (choice.cost.unwrap_or(0.0) * 1000.0).min(1e12) as u64;
-        self.cost_thousandths.fetch_add(cost, Relaxed);
+        // A cost beyond reason shall not make a sum wrap.
+        let (sum, parts) = match choice.cost {
+            Some(Cost::Blocks(cost)) => (&self.cost_block_thousandths, cost.total * 1e3),
+            Some(Cost::Time(cost)) => (&self.cost_microseconds, cost.total * 1e6),
+            None => return,
+        };
+        sum.fetch_add(parts.min(1e12) as u64, Relaxed);
     }
 }

@@ -212,7 +212,7 @@ pub(super) async fn ask(
         _ if hints.has_nvext => fields.rewrite(&["nvext"], None),
         _ => body.clone(),
     };
-    Ok(Asked { model, set, prompt: Prompt { tokens, lora, salt }, hints, body: forwarded, streams })
+    Ok(Asked { model, set, prompt: Prompt { tokens, lora, salt, streams }, hints, body: forwarded, streams })
 }
 
 fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, ApiError> {
@@ -303,7 +303,7 @@ pub(super) fn respond(
 ) -> Response {
     let watch = Watch::new(&answer, in_flight, &placed, prefiller.is_some());
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, prefiller));
-    let response = answer.relay(watch.holding(placed.booking));
+    let response = answer.relay(watch.holding(placed.booking, placed.first_token));
     match annotator {
         Some(annotator) => crate::proxy::annotate(response, annotator).map(Body::new),
         None => response.map(Body::new),

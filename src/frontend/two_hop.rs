@@ -26,6 +26,7 @@ use super::{
     bypass::{self, Tried},
     counters::{Counters, Handover},
     error::ApiError,
+    first_token::FirstToken,
     handover::{decode_body, handover, one_answer, one_prompt, prefill_body},
     hints::Hints,
     openai::Fields,
@@ -339,8 +340,8 @@ pub(super) async fn read_whole(app: &App, answer: Answer, placed: Placed) -> Res
         return Err(Failure::Answered(Box::new((answer, placed))));
     }
     let worker = placed.choice.worker;
-    let Placed { booking, member, .. } = placed;
-    let watch = Prefilling { _booking: booking, member, counters: Arc::clone(&app.counters) };
+    let Placed { booking, first_token, member, .. } = placed;
+    let watch = Prefilling { booking, first_token, member, counters: Arc::clone(&app.counters) };
     let read = Limited::new(answer.relay(watch).into_body(), LIMIT).collect().await;
     read.map(http_body_util::Collected::to_bytes).map_err(|error| {
         warn!(%worker, %error, "prefill failed: its answer broke off");
@@ -375,12 +376,17 @@ fn missing(app: &App, by: Prefiller) -> Prefilled {
 
 /// Watches a prefill's answer. Dropped when it is over or the client left, and with it the booking.
 struct Prefilling {
-    _booking: Booking,
+    booking: Booking,
+    first_token: FirstToken,
     member: Arc<RankMember>,
     counters: Arc<Counters>,
 }
 
 impl Observer for Prefilling {
+    fn first_byte(&mut self) {
+        self.first_token.came(&self.booking);
+    }
+
     fn usage(&mut self, usage: Usage) {
         watch::note_usage(&self.counters, &self.member, usage);
     }

@@ -16,6 +16,7 @@ use super::{
     app::{App, unix_ms},
     counters::{Counters, Outcome, Surface},
     error::ApiError,
+    first_token::FirstToken,
     hints::Metadata,
     place::Placed,
     two_hop::{self, Prefiller},
@@ -94,8 +95,8 @@ impl Watch {
     }
 
     /// The observer that holds `booking` until the answer is over.
-    pub(super) fn holding(self, booking: Booking) -> Relayed {
-        Relayed { watch: self, booking, usage: None }
+    pub(super) fn holding(self, booking: Booking, first_token: FirstToken) -> Relayed {
+        Relayed { watch: self, booking, first_token, usage: None }
     }
 
     /// What the client asked to be told about its own request. Dynamo's `kv_hit_rate` is not among it: it
@@ -123,6 +124,7 @@ impl Watch {
 pub(super) struct Relayed {
     watch: Watch,
     booking: Booking,
+    first_token: FirstToken,
     usage: Option<Usage>,
 }
 
@@ -137,7 +139,7 @@ impl Observer for Relayed {
     }
 
     fn first_token(&mut self) {
-        self.booking.prefill_done();
+        self.first_token.came(&self.booking);
     }
 
     fn output(&mut self, steps: u32) {
@@ -175,7 +177,7 @@ pub(super) fn note_usage(counters: &Counters, member: &RankMember, usage: Usage)
 /// Relays what a prefill worker answered in place of a prefill.
 pub(super) fn relay_failure((answer, placed): (Answer, Placed), in_flight: InFlight) -> Response {
     let watch = Watch::new(&answer, in_flight, &placed, false);
-    answer.relay(watch.holding(placed.booking)).map(Body::new)
+    answer.relay(watch.holding(placed.booking, placed.first_token)).map(Body::new)
 }
 
 /// `nvext` of a response, by opt-in.

@@ -38,7 +38,7 @@ impl ActiveBlocks {
         self.with(slot, |forest| forest.enter(chain)).unwrap_or_default()
     }
 
-    /// Undoes one [`ActiveBlocks::enter`]; says how many blocks nobody uses any more.
+    /// Undoes one [`ActiveBlocks::enter`], and takes as long; says how many blocks nobody uses any more.
     pub(super) fn leave(&self, slot: Slot, end: SequenceHash) -> u64 {
         self.with(slot, |forest| forest.leave(end)).unwrap_or(0)
     }
@@ -73,26 +73,36 @@ impl ActiveBlocks {
     }
 }
 
+/// What of a chain is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Shared {
+    /// How many leading blocks.
+    pub(crate) blocks: usize,
+    /// How many requests use the last of those; 0 if there are none.
+    pub(crate) requests: u32,
+}
+
 /// A look at the active blocks, for an admission that is about to be decided.
 pub(crate) struct ActiveReader<'a> {
     slots: RwLockReadGuard<'a, Vec<Mutex<Tenure<Forest>>>>,
 }
 
 impl ActiveReader<'_> {
-    /// How many leading blocks of `chain` are in use by requests of `slot`. `guess` may be any number; the
-    /// answer for another slot is a good one, since slots tend to share the same preambles.
-    pub(crate) fn shared(&self, slot: Slot, chain: &[SequenceHash], guess: usize) -> usize {
-        let Some(tenure) = self.slots.get(slot.index as usize) else { return 0 };
+    /// How many leading blocks of `chain` are in use by requests of `slot`, and by how many. `guess` may be any number;
+    /// the answer for another slot is a good one, since slots tend to share the same preambles.
+    pub(crate) fn shared(&self, slot: Slot, chain: &[SequenceHash], guess: usize) -> Shared {
+        let Some(tenure) = self.slots.get(slot.index as usize) else { return Shared::default() };
         let mut tenure = tenure.lock();
-        tenure.of(slot.generation).map_or(0, |forest| forest.shared(chain, guess))
+        tenure.of(slot.generation).map_or(Shared::default(), |forest| {
+            let blocks = forest.shared(chain, guess);
+            let last = chain[..blocks].last().and_then(|last| forest.blocks.get(last));
+            Shared { blocks, requests: last.map_or(0, |block| block.requests) }
+        })
     }
 }
 
-/// The chains of one slot as a forest of blocks.
-///
-/// A block's count is the number of requests that end at it plus the number of its children here. It
-/// falls to zero exactly when no request uses the block, and the cost of entering or leaving is the
-/// part of the chain that nobody else uses.
+/// The chains of one slot as a forest of blocks, each with the number of requests that use it. A block is here as long
+/// as there are any.
 #[derive(Debug, Default)]
 struct Forest {
     blocks: AHashMap<SequenceHash, Block>,
@@ -104,7 +114,7 @@ struct Block {
     /// Place in its chain. Two hashes that collide at different places are told apart by it; without
     /// that, a chain could become its own ancestor and never be released.
     depth: u32,
-    count: u32,
+    requests: u32,
 }
 
 impl Forest {
@@ -112,14 +122,17 @@ impl Forest {
         let shared =
             (0..chain.len()).rev().find(|&depth| self.holds(chain, depth)).map_or(0, |depth| depth + 1);
         let mut end = chain[..shared].last().copied();
-        if let Some(block) = end.and_then(|end| self.blocks.get_mut(&end)) {
-            block.count = block.count.saturating_add(1);
+        // By the parents, which is the way that `leave` takes: whatever is counted up here is counted down there.
+        let mut next = end;
+        while let Some(block) = next.and_then(|hash| self.blocks.get_mut(&hash)) {
+            block.requests = block.requests.saturating_add(1);
+            next = block.parent;
         }
         let mut added = 0;
         for (depth, &hash) in chain.iter().enumerate().skip(shared) {
             // An occupied entry is a collision with a block at another depth; the block goes uncounted.
             if let Entry::Vacant(entry) = self.blocks.entry(hash) {
-                entry.insert(Block { parent: end, depth: at(depth), count: 1 });
+                entry.insert(Block { parent: end, depth: at(depth), requests: 1 });
                 end = Some(hash);
                 added += 1;
             }
@@ -132,13 +145,12 @@ impl Forest {
         let mut next = Some(end);
         while let Some(hash) = next {
             let Some(block) = self.blocks.get_mut(&hash) else { break };
-            block.count = block.count.saturating_sub(1);
-            if block.count > 0 {
-                break;
-            }
+            block.requests = block.requests.saturating_sub(1);
             next = block.parent;
-            self.blocks.remove(&hash);
-            removed += 1;
+            if block.requests == 0 {
+                self.blocks.remove(&hash);
+                removed += 1;
+            }
         }
         removed
     }
@@ -204,7 +216,8 @@ mod tests {
         let a = active.enter(SLOT, &chain(&[1, 2, 3]));
         let b = active.enter(SLOT, &chain(&[1, 2, 4, 5]));
         assert_eq!((a.added, b.added), (3, 2));
-        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 4, 9]), 0), 3);
+        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 4, 9]), 0), Shared { blocks: 3, requests: 1 });
+        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 9]), 0), Shared { blocks: 2, requests: 2 });
         assert_eq!(active.leave(SLOT, a.end.unwrap()), 1);
         assert_eq!(active.leave(SLOT, b.end.unwrap()), 4);
     }
@@ -226,7 +239,7 @@ mod tests {
         let entered = active.enter(SLOT, &chain(&[1, 2, 1, 3]));
         assert_eq!(entered.added, 3);
         assert_eq!(active.leave(SLOT, entered.end.unwrap()), 3);
-        assert_eq!(active.read().shared(SLOT, &chain(&[1]), 0), 0);
+        assert_eq!(active.read().shared(SLOT, &chain(&[1]), 0), Shared::default());
     }
 
     #[test]
@@ -238,7 +251,7 @@ mod tests {
         active.enter(next, &chain(&[1, 2]));
         assert_eq!(active.leave(SLOT, old.end.unwrap()), 0);
         assert_eq!(active.enter(SLOT, &chain(&[7])), Entered::default());
-        assert_eq!(active.read().shared(next, &chain(&[1, 2]), 0), 2);
+        assert_eq!(active.read().shared(next, &chain(&[1, 2]), 0).blocks, 2);
     }
 
     proptest! {
@@ -257,6 +270,11 @@ mod tests {
                 let expected = chain.iter().take_while(|hash| union.contains(hash)).count() as u64;
                 for guess in 0..9 {
                     prop_assert_eq!(forest.shared(chain, guess) as u64, expected);
+                }
+                for (depth, hash) in chain.iter().enumerate() {
+                    let users = alive.iter().filter(|(other, _)| other.get(depth) == Some(hash)).count();
+                    let counted = forest.blocks.get(hash).map_or(0, |block| block.requests as usize);
+                    prop_assert_eq!(counted, users);
                 }
                 let entered = forest.enter(chain);
                 prop_assert_eq!(entered.added, chain.len() as u64 - expected);

@@ -1,6 +1,7 @@
 //! One request's share of a slot's load.
 
 use super::{
+    backlog::Ticket,
     loads::{Ledger, Loads},
     slot_load::SlotLoad,
 };
@@ -8,9 +9,12 @@ use crate::{
     hash::{BlockSize, SequenceHash},
     slot::Slot,
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 /// What a request takes from the slot that serves it.
@@ -18,6 +22,11 @@ use std::sync::{
 pub struct Claim<'a> {
     /// Prompt tokens that must be prefilled: those that are not cached.
     pub prefill_tokens: u64,
+    /// What that is for the engine, in tokens of work: besides those tokens, what each request costs whatever its length.
+    /// 0 if there is nothing to prefill.
+    pub prefill_work: u64,
+    /// Whether somebody will say when the first token comes. If not, the prefill counts as done once its time is over.
+    pub first_token_seen: bool,
     /// The prompt's blocks, which count once with those of other requests of the slot.
     pub sequence: &'a [SequenceHash],
     /// Blocks that count for this request alone.
@@ -67,6 +76,12 @@ pub struct Booking {
     slot: Slot,
     /// Prefill tokens still booked. Whoever swaps them out gives them back, so they go once.
     prefill_tokens: AtomicU64,
+    /// Whether the prefill goes on. Whoever swaps it out takes the prefill out of the slot's queue.
+    prefilling: AtomicBool,
+    /// The prefill's work, and its place in the slot's queue, if there is any.
+    prefill_work: u64,
+    first_token_seen: bool,
+    ticket: Option<Ticket>,
     /// Blocks that count for this request alone, output included.
     private_blocks: AtomicU64,
     /// Tokens of output so far.
@@ -84,12 +99,27 @@ impl Booking {
         self.slot
     }
 
-    /// The prompt is prefilled: its tokens no longer wait. Calls after the first change nothing.
+    /// The first token came at `now`: the prompt is prefilled, and its tokens no longer wait. How long that took says how
+    /// fast the slot is. Calls after the first, of this or of [`Booking::prefill_done`], change nothing.
+    pub fn first_token(&self, now: Duration) {
+        self.end_prefill(|ledger, ticket| ledger.first_token(self.slot, ticket, now));
+    }
+
+    /// As [`Booking::first_token`], some time after it: the prompt is prefilled, and nothing is learned.
     pub fn prefill_done(&self) {
-        // Relaxed: the swap alone decides which call returns the tokens; the ledger orders the counters.
+        self.end_prefill(|ledger, ticket| ledger.leave(self.slot, ticket));
+    }
+
+    fn end_prefill(&self, leave: impl FnOnce(&mut Ledger, Ticket)) {
+        // Relaxed: the swap alone decides which call returns the prefill; the ledger orders the counters.
+        if !self.prefilling.swap(false, Relaxed) {
+            return;
+        }
         let tokens = self.prefill_tokens.swap(0, Relaxed);
-        if tokens > 0 {
-            self.loads.ledger().sub(self.slot, SlotLoad { prefill_tokens: tokens, ..SlotLoad::default() });
+        let mut ledger = self.loads.ledger();
+        ledger.sub(self.slot, SlotLoad { prefill_tokens: tokens, ..SlotLoad::default() });
+        if let Some(ticket) = self.ticket {
+            leave(&mut ledger, ticket);
         }
     }
 
@@ -108,12 +138,12 @@ impl Booking {
         }
     }
 
-    /// Moves the request to `slot`, for a retry elsewhere, with what it still holds.
+    /// Moves the request to `slot` at `now`, for a retry elsewhere, with what it still holds.
     ///
     /// Prefill tokens move as they were booked, whatever `slot` has cached. If the old slot was forgotten,
     /// the names of the prompt's blocks went with it, and they count for this request alone. Where the
     /// demand is still at hand, admitting it again and dropping this booking is more exact.
-    pub fn rebind(&mut self, slot: Slot) {
+    pub fn rebind(&mut self, slot: Slot, now: Duration) {
         let chain = self.chain_end.map(|end| self.loads.active().chain(self.slot, end));
         self.return_everything();
         let sequence = match chain {
@@ -130,7 +160,12 @@ impl Booking {
         let blocks = self.private_blocks.get_mut().saturating_add(self.shared_blocks);
         let load =
             SlotLoad { requests: 1, prefill_tokens: *self.prefill_tokens.get_mut(), decode_blocks: blocks };
-        self.loads.ledger().add(slot, load);
+        let mut ledger = self.loads.ledger();
+        ledger.add(slot, load);
+        if *self.prefilling.get_mut() {
+            self.ticket = ledger.enter(slot, self.prefill_work, now, self.first_token_seen);
+        }
+        drop(ledger);
         self.enter(&sequence, blocks);
     }
 
@@ -143,13 +178,19 @@ impl Booking {
         slot: Slot,
         claim: &Claim<'_>,
         new_blocks: u64,
+        now: Duration,
     ) -> Self {
         let load = SlotLoad { requests: 1, prefill_tokens: claim.prefill_tokens, decode_blocks: new_blocks };
         ledger.add(slot, load);
+        let ticket = ledger.enter(slot, claim.prefill_work, now, claim.first_token_seen);
         Self {
             loads: Arc::clone(loads),
             slot,
             prefill_tokens: AtomicU64::new(claim.prefill_tokens),
+            prefilling: AtomicBool::new(ticket.is_some() || claim.prefill_tokens > 0),
+            prefill_work: claim.prefill_work,
+            first_token_seen: claim.first_token_seen,
+            ticket,
             private_blocks: AtomicU64::new(claim.private_blocks),
             output: AtomicU64::new(0),
             growth: claim.output,
@@ -191,7 +232,11 @@ impl Booking {
             prefill_tokens: *self.prefill_tokens.get_mut(),
             decode_blocks: self.private_blocks.get_mut().saturating_add(released),
         };
-        self.loads.ledger().sub(self.slot, load);
+        let mut ledger = self.loads.ledger();
+        ledger.sub(self.slot, load);
+        if let Some(ticket) = self.ticket.take().filter(|_| *self.prefilling.get_mut()) {
+            ledger.leave(self.slot, ticket);
+        }
     }
 }
 
@@ -212,7 +257,7 @@ mod tests {
         let claim = Claim { sequence: &sequence, private_blocks: 1, ..Claim::default() };
         for expected in [0, 4, 9] {
             let loads = Loads::new();
-            let booking = Booking::open(&loads, &mut loads.ledger(), slot, &claim, expected);
+            let booking = Booking::open(&loads, &mut loads.ledger(), slot, &claim, expected, Duration::ZERO);
             assert_eq!(loads.get(slot).decode_blocks, expected, "what the next decision sees");
             let booking = booking.settle(claim.sequence, expected);
             assert_eq!(loads.get(slot).decode_blocks, 4);

@@ -2,13 +2,17 @@
 
 use super::{
     active::{ActiveBlocks, ActiveReader},
+    backlog::{Backlog, Queue, Ticket},
     booking::{Booking, Claim},
     slot_load::SlotLoad,
     tenure::Tenure,
 };
-use crate::slot::Slot;
+use crate::{
+    device::{MeanSpeed, Speed},
+    slot::Slot,
+};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// What every slot of one worker set is doing. Shared in an [`Arc`]; every [`Booking`] holds one.
 #[derive(Debug, Default)]
@@ -27,7 +31,7 @@ impl Loads {
     /// What `slot` is doing; nothing, once its generation was forgotten.
     #[must_use]
     pub fn get(&self, slot: Slot) -> SlotLoad {
-        self.ledger().read(slot).unwrap_or_default()
+        self.ledger().peek(slot).map_or_else(SlotLoad::default, |state| state.load)
     }
 
     /// What all slots together are doing.
@@ -36,9 +40,23 @@ impl Loads {
         let ledger = self.ledger();
         let mut total = SlotLoad::default();
         for tenure in &ledger.slots {
-            total.add(tenure.current());
+            total.add(tenure.current().load);
         }
         total
+    }
+
+    /// The prefill work that `slot` has before it.
+    #[must_use]
+    pub fn backlog(&self, slot: Slot) -> Backlog {
+        self.ledger().peek(slot).map_or_else(Backlog::default, |state| state.queue.backlog())
+    }
+
+    /// Seconds that a token of prefill work takes on `slot`, as learned so far.
+    #[must_use]
+    pub fn seconds_per_token(&self, slot: Slot) -> f64 {
+        let ledger = self.ledger();
+        let speed = ledger.peek(slot).map_or_else(Speed::default, |state| state.speed);
+        speed.seconds_per_token(ledger.mean_speed)
     }
 
     /// Drops what is known of `slot` because its worker is gone. Bookings of this or an older
@@ -49,11 +67,12 @@ impl Loads {
     }
 
     /// Books `claim` on `slot` without deciding anything. The selector's
-    /// [`admit`](crate::select::Selector::admit) decides and books in one step.
+    /// [`admit`](crate::select::Selector::admit) decides and books in one step. `now` is the time since any moment that
+    /// is the same for all calls.
     #[must_use]
-    pub fn book(self: &Arc<Self>, slot: Slot, claim: &Claim<'_>) -> Booking {
+    pub fn book(self: &Arc<Self>, slot: Slot, claim: &Claim<'_>, now: Duration) -> Booking {
         let new_blocks = claim.blocks();
-        let booking = Booking::open(self, &mut self.ledger(), slot, claim, new_blocks);
+        let booking = Booking::open(self, &mut self.ledger(), slot, claim, new_blocks, now);
         booking.settle(claim.sequence, new_blocks)
     }
 
@@ -73,32 +92,91 @@ impl Loads {
 }
 
 /// The counters behind the admission mutex.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ledger {
-    slots: Vec<Tenure<SlotLoad>>,
+    slots: Vec<Tenure<State>>,
+    /// Seconds a token of prefill work takes in this fleet, as the last decision found it.
+    mean_speed: f64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { slots: Vec::new(), mean_speed: MeanSpeed::default().seconds_per_token() }
+    }
+}
+
+/// What is known of one slot.
+#[derive(Debug, Default)]
+struct State {
+    load: SlotLoad,
+    queue: Queue,
+    speed: Speed,
+}
+
+/// One slot as a decision sees it.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Sight {
+    pub(crate) load: SlotLoad,
+    pub(crate) backlog: Backlog,
+    pub(crate) speed: Speed,
 }
 
 impl Ledger {
-    /// The load of `slot`, or `None` when its generation is over.
-    pub(crate) fn read(&self, slot: Slot) -> Option<SlotLoad> {
-        self.slots
-            .get(slot.index as usize)
-            .map_or(Some(SlotLoad::default()), |tenure| tenure.read(slot.generation))
+    /// What `slot` is doing at `now`, or `None` when its generation is over.
+    pub(crate) fn look(&mut self, slot: Slot, now: Duration) -> Option<Sight> {
+        let mean = self.mean_speed;
+        let Some(tenure) = self.slots.get_mut(slot.index as usize) else { return Some(Sight::default()) };
+        let State { load, queue, speed } = tenure.of(slot.generation)?;
+        queue.expire(now, speed.seconds_per_token(mean));
+        Some(Sight { load: *load, backlog: queue.backlog(), speed: *speed })
+    }
+
+    /// Keeps what a decision found its slots to take on average, in seconds a token.
+    pub(crate) const fn set_mean_speed(&mut self, seconds: f64) {
+        self.mean_speed = seconds;
+    }
+
+    fn peek(&self, slot: Slot) -> Option<&State> {
+        self.slots.get(slot.index as usize)?.peek(slot.generation)?
     }
 
     pub(super) fn add(&mut self, slot: Slot, more: SlotLoad) {
-        if let Some(load) = self.tenure(slot).of(slot.generation) {
-            load.add(more);
+        if let Some(state) = self.tenure(slot).of(slot.generation) {
+            state.load.add(more);
         }
     }
 
     pub(super) fn sub(&mut self, slot: Slot, less: SlotLoad) {
-        if let Some(load) = self.tenure(slot).of(slot.generation) {
-            load.sub(less);
+        if let Some(state) = self.tenure(slot).of(slot.generation) {
+            state.load.sub(less);
         }
     }
 
-    fn tenure(&mut self, slot: Slot) -> &mut Tenure<SlotLoad> {
+    /// Puts prefill work behind what `slot` has before it; nothing where there is no work.
+    pub(super) fn enter(&mut self, slot: Slot, work: u64, now: Duration, seen: bool) -> Option<Ticket> {
+        if work == 0 {
+            return None;
+        }
+        Some(self.tenure(slot).of(slot.generation)?.queue.enter(work, now, seen))
+    }
+
+    /// A prefill is over with its first token, from which the slot's speed is learned.
+    pub(super) fn first_token(&mut self, slot: Slot, ticket: Ticket, now: Duration) {
+        let mean = self.mean_speed;
+        let Some(State { queue, speed, .. }) = self.tenure(slot).of(slot.generation) else { return };
+        if let Some((work, took)) = queue.first_token(ticket, now) {
+            speed.observe(work, took, mean);
+        }
+    }
+
+    /// A prefill is over without a first token that anybody saw.
+    pub(super) fn leave(&mut self, slot: Slot, ticket: Ticket) {
+        if let Some(state) = self.tenure(slot).of(slot.generation) {
+            state.queue.leave(ticket);
+        }
+    }
+
+    fn tenure(&mut self, slot: Slot) -> &mut Tenure<State> {
         let index = slot.index as usize;
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, Tenure::default);

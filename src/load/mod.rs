@@ -5,6 +5,9 @@
 //! request is admitted and goes back when the booking is dropped, so every way out of a request returns what
 //! it took.
 //!
+//! Beside the counts a slot has a queue of the prefills booked there, and what the times of their first tokens say of its
+//! speed; both serve the cost model in seconds.
+//!
 //! The counts are what this router sent, known at once. They are not what an engine reports about itself.
 //!
 //! Two kinds of lock, never held together:
@@ -13,12 +16,14 @@
 //!   by several of them counts once. Their work grows with the prompt, so it stays outside the ledger.
 
 mod active;
+mod backlog;
 mod booking;
 mod loads;
 mod slot_load;
 mod tenure;
 
-pub(crate) use active::ActiveReader;
+pub(crate) use active::{ActiveReader, Shared};
+pub use backlog::Backlog;
 pub use booking::{Booking, Claim, OutputGrowth};
 pub(crate) use loads::Ledger;
 pub use loads::Loads;

@@ -30,21 +30,21 @@ impl<T: Default> Tenure<T> {
     }
 }
 
-impl<T: Copy + Default> Tenure<T> {
-    /// As [`Tenure::of`], for readers: a newer generation reads as empty.
-    pub(super) fn read(&self, generation: u32) -> Option<T> {
+impl<T> Tenure<T> {
+    /// As [`Tenure::of`], for readers: what is not known yet is `Some(None)`.
+    pub(super) const fn peek(&self, generation: u32) -> Option<Option<&T>> {
         if is_before(generation, self.generation) {
             None
         } else if generation == self.generation {
-            Some(self.state)
+            Some(Some(&self.state))
         } else {
-            Some(T::default())
+            Some(None)
         }
     }
 
     /// The state of the generation that is current.
-    pub(super) const fn current(&self) -> T {
-        self.state
+    pub(super) const fn current(&self) -> &T {
+        &self.state
     }
 }
 
@@ -62,26 +62,26 @@ mod tests {
         let mut tenure = Tenure::<u32>::default();
         *tenure.of(0).unwrap() = 7;
         tenure.end(0);
-        assert_eq!((tenure.of(0).copied(), tenure.read(0)), (None, None));
-        assert_eq!((tenure.of(1).copied(), tenure.read(1)), (Some(0), Some(0)));
+        assert_eq!((tenure.of(0).copied(), tenure.peek(0)), (None, None));
+        assert_eq!((tenure.of(1).copied(), tenure.peek(1)), (Some(0), Some(Some(&0))));
     }
 
     #[test]
     fn a_newer_generation_starts_empty_and_ends_the_old_one() {
         let mut tenure = Tenure::<u32>::default();
         *tenure.of(0).unwrap() = 7;
-        assert_eq!(tenure.read(3), Some(0));
+        assert_eq!(tenure.peek(3), Some(None));
         *tenure.of(3).unwrap() = 1;
-        assert_eq!(tenure.read(0), None);
+        assert_eq!(tenure.peek(0), None);
         tenure.end(2);
-        assert_eq!(tenure.read(3), Some(1), "ending an older generation again changes nothing");
+        assert_eq!(tenure.peek(3), Some(Some(&1)), "ending an older generation again changes nothing");
     }
 
     #[test]
     fn generations_wrap() {
         let mut tenure = Tenure::<u32> { generation: u32::MAX, state: 7 };
-        assert_eq!(tenure.read(u32::MAX), Some(7));
+        assert_eq!(tenure.peek(u32::MAX), Some(Some(&7)));
         tenure.end(u32::MAX);
-        assert_eq!((tenure.read(u32::MAX), tenure.read(0)), (None, Some(0)));
+        assert_eq!((tenure.peek(u32::MAX), tenure.peek(0)), (None, Some(Some(&0))));
     }
 }

@@ -1,13 +1,17 @@
 //! One slot's row in a decision, and where the rows come from.
 
-use super::{Demand, Exclusion, Tuning, cost, cost::Cost};
+use super::{
+    Demand, Exclusion, Tuning,
+    cost::{self, Cost, time::FIXED_TOKENS},
+};
 use crate::{
-    device::{Condition, DeviceClass, Terms},
+    device::{Condition, DeviceClass, MeanSpeed, Speed, Terms},
     event::Tier,
     index::{Overlap, Overlaps},
-    load::{ActiveReader, Ledger, SlotLoad},
+    load::{ActiveReader, Backlog, Ledger, Shared, SlotLoad},
     slot::{Rank, Slot, WorkerId},
 };
+use std::time::Duration;
 
 /// What the fleet knows of one rank.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -49,10 +53,22 @@ pub struct Row {
     pub withheld: Option<Overlap>,
     /// Prompt tokens that it need not compute, slower tiers counted in part.
     pub cached_tokens: u64,
-    /// What it was doing when the decision was made.
-    pub load: SlotLoad,
+    /// Leading blocks of the prompt that its requests in flight use, where these share what they have in common.
+    pub carried: u32,
+    /// How many of those requests use the last of these blocks.
+    pub carriers: u32,
+    /// What it will have of the prompt once what it is doing is done: the overlap, and what is carried.
+    pub predicted: Overlap,
     /// Blocks of the prompt that none of its requests in flight uses.
     pub new_blocks: u64,
+    /// The prompt's prefill there, in tokens of work: what will not be cached, and a fixed part.
+    pub prefill_work: u64,
+    /// What it was doing when the decision was made.
+    pub load: SlotLoad,
+    /// The prefill work that it had before it then.
+    pub backlog: Backlog,
+    /// How fast it has been.
+    pub speed: Speed,
     /// What the request would cost there; set by modes that price candidates.
     pub cost: Option<Cost>,
 }
@@ -60,8 +76,8 @@ pub struct Row {
 impl Row {
     /// The row of `member` before anything is known of the request.
     #[must_use]
-    pub const fn new(member: &Member) -> Self {
-        let nothing = Overlap { gpu: 0, host: 0, disk: 0, external: 0 };
+    pub fn new(member: &Member) -> Self {
+        let nothing = Overlap::default();
         Self {
             slot: member.slot,
             worker: member.worker,
@@ -72,8 +88,14 @@ impl Row {
             overlap: nothing,
             withheld: if member.credits_overlap { None } else { Some(nothing) },
             cached_tokens: 0,
-            load: SlotLoad { requests: 0, prefill_tokens: 0, decode_blocks: 0 },
+            carried: 0,
+            carriers: 0,
+            predicted: nothing,
             new_blocks: 0,
+            prefill_work: 0,
+            load: SlotLoad::default(),
+            backlog: Backlog::default(),
+            speed: Speed::default(),
             cost: None,
         }
     }
@@ -135,25 +157,37 @@ impl Scratch {
         self.rows.extend(members.iter().map(|member| Row { device: device(member), ..Row::new(member) }));
         self.credit(overlaps);
         let blocks = demand.blocks();
-        let mut shared = 0;
+        let mut shared = Shared::default();
         for row in &mut self.rows {
             row.exclusion = row.exclusion.or_else(|| excluded_by(demand, row));
             row.cached_tokens = cost::cached_tokens(row.overlap, demand.block_size, tuning);
             if tuning.router_track_active_blocks && tuning.router_assume_kv_reuse {
-                shared = active.shared(row.slot, demand.sequence, shared);
+                shared = active.shared(row.slot, demand.sequence, shared.blocks);
+                (row.carried, row.carriers) =
+                    (u32::try_from(shared.blocks).unwrap_or(u32::MAX), shared.requests);
             }
-            row.new_blocks = if tuning.router_track_active_blocks { blocks - shared as u64 } else { 0 };
+            if tuning.router_track_active_blocks {
+                row.new_blocks = blocks - shared.blocks as u64;
+            }
+            row.predicted = cost::predicted(row.overlap, row.carried);
+            let cached = cost::cached_tokens(row.predicted, demand.block_size, tuning);
+            row.prefill_work = (demand.isl_tokens as u64).saturating_sub(cached).max(1) + FIXED_TOKENS;
         }
     }
 
-    /// Reads the loads of the rows; one whose slot is no more cannot be chosen.
-    pub(super) fn read_loads(&mut self, ledger: &Ledger) {
+    /// Reads what the rows' slots are doing at `now`; one whose slot is no more cannot be chosen.
+    pub(super) fn read_loads(&mut self, ledger: &mut Ledger, now: Duration) {
+        let mut fleet = MeanSpeed::default();
         for row in &mut self.rows {
-            match ledger.read(row.slot) {
-                Some(load) => row.load = load,
+            match ledger.look(row.slot, now) {
+                Some(sight) => {
+                    (row.load, row.backlog, row.speed) = (sight.load, sight.backlog, sight.speed);
+                    fleet.add(sight.speed);
+                }
                 None => row.exclusion = row.exclusion.or(Some(Exclusion::Retired)),
             }
         }
+        ledger.set_mean_speed(fleet.seconds_per_token());
     }
 
     /// Spreads the index's answer over the rows. Slots are compared whole, so that a member is never

@@ -1,6 +1,6 @@
 //! The outcome of a decision.
 
-use super::{Mode, Row};
+use super::{Mode, Row, cost::Cost};
 use crate::{
     index::Overlap,
     slot::{Rank, Slot, WorkerId},
@@ -18,8 +18,8 @@ pub struct Choice {
     pub rank: Rank,
     /// The rule that picked it.
     pub mode: Mode,
-    /// What it costs, in blocks, where the rule prices candidates.
-    pub cost: Option<f64>,
+    /// What it costs, where the rule prices candidates.
+    pub cost: Option<Cost>,
     /// Leading blocks of the prompt that it was credited with.
     pub overlap: Overlap,
     /// Prompt tokens that it need not compute, slower tiers counted in part.
@@ -43,7 +43,7 @@ impl Choice {
             worker: row.worker,
             rank: row.rank,
             mode,
-            cost: row.cost.map(|cost| cost.total),
+            cost: row.cost,
             overlap: row.overlap,
             cached_tokens: row.cached_tokens,
             prefill_tokens,

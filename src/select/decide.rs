@@ -2,24 +2,31 @@
 
 use super::{Demand, Mode, Refusal, Row, Tuning, refusal::refuse, strategy};
 use fastrand::Rng;
+use std::time::Duration;
 
 /// Picks a row for `demand` by the rule of `mode` and returns its position.
 ///
 /// Live traffic, dry runs and simulations all decide here. The function reads its arguments and nothing else;
 /// it writes the costs of the rows, if the mode prices them. `turn` is the number of requests that the set's
-/// round robin has placed. `tuning` is the set's; the demand's overrides are applied here.
+/// round robin has placed, `now` the time on the clock of the loads. `tuning` is the set's; the demand's overrides are
+/// applied here.
 ///
 /// A pinned request is outside the mode's rule: it goes where it is pinned, and to the least loaded rank if
 /// that leaves several. Mode `kv` prices it as any other.
 ///
 /// # Errors
 /// A [`Refusal`] if no row is eligible or the request is pinned to what does not exist.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "nothing is taken from the surroundings, so all of it is an argument"
+)]
 pub fn decide(
     mode: Mode,
     tuning: &Tuning,
     demand: &Demand<'_>,
     turn: u64,
     rows: &mut [Row],
+    now: Duration,
     rng: &mut Rng,
 ) -> Result<usize, Refusal> {
     if let Some(refusal) = refuse(mode, demand, rows) {
@@ -27,7 +34,7 @@ pub fn decide(
     }
     let tuning = &tuning.with(&demand.overrides);
     let picked = match mode {
-        Mode::Kv => strategy::kv(rows, demand, tuning, rng),
+        Mode::Kv => strategy::kv(rows, demand, tuning, now, rng),
         _ if demand.pin.is_some() => strategy::direct(rows, rng),
         Mode::Direct => strategy::direct(rows, rng),
         Mode::RoundRobin => strategy::round_robin(rows, turn),

@@ -25,6 +25,9 @@ pub struct Demand<'a> {
     pub avoid: &'a [WorkerId],
     /// Settings that the request replaces.
     pub overrides: Overrides,
+    /// Whether its first token will be told of ([`Booking::first_token`](crate::load::Booking::first_token)), as that of an
+    /// answer in one piece is not. What nobody tells of is held to be prefilled when its time is over.
+    pub first_token_seen: bool,
 }
 
 impl<'a> Demand<'a> {
@@ -39,6 +42,7 @@ impl<'a> Demand<'a> {
             pin: None,
             avoid: &[],
             overrides: Overrides::default(),
+            first_token_seen: true,
         }
     }
 

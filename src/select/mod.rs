@@ -29,6 +29,7 @@ mod tuning;
 pub use bypass::{BypassFacts, BypassPolicy, BypassVerdict, ConditionalDisagg, Level, UnknownBypassPolicy};
 pub use candidate::{Member, Row, Scratch};
 pub use choice::Choice;
+pub use cost::{CostModel, UnknownCostModel};
 pub use decide::decide;
 pub use demand::{Demand, Phase, Pin, PinField};
 pub use draw::{least, softmax};

@@ -6,9 +6,12 @@ use crate::{
     load::{Booking, Claim, Loads, OutputGrowth},
 };
 use fastrand::Rng;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 /// Chooses for one worker set. Shared by all threads that serve it.
@@ -54,33 +57,39 @@ impl Selector {
     }
 
     /// Chooses a member for `demand` and books the request there, in one step: of two requests admitted at
-    /// once, one sees the other's load. `overlaps` is what the index found for the prompt.
+    /// once, one sees the other's load. `overlaps` is what the index found for the prompt, `now` the time since any moment
+    /// that is the same for all calls and all bookings of these loads.
     ///
     /// Work under the set's one mutex grows with the number of members and nothing else.
     ///
     /// # Errors
     /// A [`Refusal`]; nothing is booked then.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "nothing is taken from the surroundings, so all of it is an argument"
+    )]
     pub fn admit(
         &self,
         members: &[Member],
         overlaps: Overlaps<'_>,
         demand: &Demand<'_>,
         scratch: &mut Scratch,
+        now: Duration,
         rng: &mut Rng,
     ) -> Result<(Choice, Booking), Refusal> {
         let tuning = self.tuning.with(&demand.overrides);
         scratch.gather(members, overlaps, demand, &tuning, &self.loads.active_reader());
 
         let mut ledger = self.loads.ledger();
-        scratch.read_loads(&ledger);
+        scratch.read_loads(&mut ledger, now);
         let turn = self.turn.load(Relaxed);
-        let picked = decide(self.mode, &tuning, demand, turn, scratch.rows_mut(), rng)?;
+        let picked = decide(self.mode, &tuning, demand, turn, scratch.rows_mut(), now, rng)?;
         if self.mode == Mode::RoundRobin && demand.pin.is_none() {
             self.turn.store(turn.wrapping_add(1), Relaxed);
         }
         let row = scratch.rows()[picked];
         let claim = claim(&row, demand, &tuning);
-        let booking = Booking::open(&self.loads, &mut ledger, row.slot, &claim, row.new_blocks);
+        let booking = Booking::open(&self.loads, &mut ledger, row.slot, &claim, row.new_blocks, now);
         drop(ledger);
 
         let booking = booking.settle(claim.sequence, row.new_blocks);
@@ -92,19 +101,24 @@ impl Selector {
     ///
     /// # Errors
     /// A [`Refusal`], as for an admission.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "nothing is taken from the surroundings, so all of it is an argument"
+    )]
     pub fn explain(
         &self,
         members: &[Member],
         overlaps: Overlaps<'_>,
         demand: &Demand<'_>,
         scratch: &mut Scratch,
+        now: Duration,
         rng: &mut Rng,
     ) -> Result<Choice, Refusal> {
         let tuning = self.tuning.with(&demand.overrides);
         scratch.gather(members, overlaps, demand, &tuning, &self.loads.active_reader());
-        scratch.read_loads(&self.loads.ledger());
+        scratch.read_loads(&mut self.loads.ledger(), now);
         let turn = self.turn.load(Relaxed);
-        let picked = decide(self.mode, &tuning, demand, turn, scratch.rows_mut(), rng)?;
+        let picked = decide(self.mode, &tuning, demand, turn, scratch.rows_mut(), now, rng)?;
         let claim = claim(&scratch.rows()[picked], demand, &tuning);
         Ok(Choice::of(self.mode, scratch.rows(), picked, claim.prefill_tokens))
     }
@@ -115,6 +129,8 @@ fn claim<'a>(row: &Row, demand: &Demand<'a>, tuning: &Tuning) -> Claim<'a> {
     let mut claim = Claim::default();
     if tuning.router_track_prefill_tokens {
         claim.prefill_tokens = (demand.isl_tokens as u64).saturating_sub(row.cached_tokens);
+        claim.prefill_work = row.prefill_work;
+        claim.first_token_seen = demand.first_token_seen;
     }
     if tuning.router_track_active_blocks {
         if tuning.router_assume_kv_reuse && !demand.sequence.is_empty() {

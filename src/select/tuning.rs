@@ -1,18 +1,20 @@
 //! What an operator can set about a choice.
 
-use super::{BypassPolicy, ConditionalDisagg, Overrides};
+use super::{BypassPolicy, ConditionalDisagg, CostModel, Overrides};
 use crate::device::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, Weights, WeightsError};
 use std::num::NonZeroU32;
 
-/// The settings of a worker set that a choice depends on. The weights serve mode `kv`, in units of blocks; the
+/// The settings of a worker set that a choice depends on. The weights serve mode `kv`, in both of its cost models; the
 /// tracking switches say what every booking counts.
 ///
-/// The names and defaults are those of Dynamo's `kv_router_config`. With its default weights a block of
-/// context in use costs as much as a block to prefill, so with long prompts load outweighs the cache. Where
-/// prefixes repeat, `prefill_load_scale` 20 together with `overlap_score_credit` 2 serves better; the scale
-/// should not be raised alone.
+/// Names and defaults, but for the cost model, are those of Dynamo's `kv_router_config`. They suit the time model. In
+/// the blocks model they make a block of context in use cost as much as a block to prefill, so with long prompts load
+/// outweighs the cache: there `prefill_load_scale` 20 together with `overlap_score_credit` 2 serves better; the scale should
+/// not be raised alone.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tuning {
+    /// What a candidate's cost is. Default [`CostModel::Time`].
+    pub cost_model: CostModel,
     /// Worth of a cached GPU block, in blocks of prefill saved. At least 0; may exceed 1. Default 1.
     pub overlap_score_credit: f64,
     /// How fast that worth falls on a slot with more prefill waiting than the least busy one; 0 keeps it.
@@ -47,6 +49,7 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Self {
+            cost_model: CostModel::Time,
             overlap_score_credit: 1.0,
             overlap_score_credit_decay: 0.0,
             prefill_load_scale: 1.0,
@@ -101,14 +104,6 @@ pub enum TuningError {
 }
 
 impl Tuning {
-    /// Weights for fleets whose prompts repeat long prefixes: `prefill_load_scale` 20 and
-    /// `overlap_score_credit` 2. With the defaults, blocks in use outweigh blocks cached, and long
-    /// conversations are pulled off their caches. `kvroute drive --compare` measures the difference.
-    #[must_use]
-    pub fn prefix_heavy() -> Self {
-        Self { prefill_load_scale: 20.0, overlap_score_credit: 2.0, ..Self::default() }
-    }
-
     /// Checks every range.
     ///
     /// # Errors

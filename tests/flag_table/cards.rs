@@ -25,7 +25,7 @@ pub(crate) fn refusal(words: &[&str]) -> Option<String> {
             Group::Threshold => card["load_threshold_config"][key] = value,
             Group::Kv => card["kv_router_config"][key] = value,
             Group::Devices => card["device_weights"][key] = value,
-            Group::FrontendOnly => return None,
+            Group::Card | Group::FrontendOnly => return None,
         }
     }
     // They stand beside the configuration, not in it.

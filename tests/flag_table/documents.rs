@@ -26,7 +26,6 @@ fn the_help_of_every_flag_has_variable_and_default() {
     }
     assert!(help_of(&worker, "--router-mode").unwrap().contains("[default: unset]"));
     assert!(help_of(&fleet, "--router-mode").unwrap().contains("[default: kv]"));
-    assert!(help_of(&fleet, "--router-prefill-load-scale").unwrap().contains("[default: 20.0]"));
     for (old, _) in OLD_NAMES {
         assert_eq!(help_of(&frontend, old), None);
     }

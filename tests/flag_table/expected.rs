@@ -5,6 +5,7 @@
 /// those on devices are our own.
 const EXPECTED: &str = "
 --router-mode                           DYN_ROUTER_MODE                            round-robin     mode        worker
+--router-cost-model                     KVROUTE_ROUTER_COST_MODEL                  time            time|blocks worker
 --router-session-affinity-ttl-secs      DYN_ROUTER_SESSION_AFFINITY_TTL_SECS       _               1..31536000 worker
 --router-session-affinity-mode          DYN_ROUTER_SESSION_AFFINITY_MODE           hard            hard|soft   worker
 --active-decode-blocks-threshold        DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD         _               0..1        worker
@@ -79,7 +80,7 @@ pub(crate) const DEPARTURES: [(&str, &str, &str); 1] = [
 ];
 
 /// What Dynamo has as a variable alone.
-pub(crate) const OURS: [&str; 1] = ["--router-accelerator-to-cpu-ratio"];
+pub(crate) const OURS: [&str; 2] = ["--router-cost-model", "--router-accelerator-to-cpu-ratio"];
 
 pub(crate) const OLD_NAMES: [(&str, &str); 16] = [
     ("--kv-overlap-score-weight", "--router-kv-overlap-score-weight"),

@@ -3,7 +3,7 @@
 use kvroute::{
     config::flags::{Built, Environment, Field, Frontend, MockFleet, build_router_config},
     fleet::{Namespaces, RouterConfig},
-    select::{Mode, Tuning},
+    select::{CostModel, Mode, Tuning},
 };
 
 use crate::{build, frontend, parse, worker};
@@ -145,11 +145,34 @@ fn weights_under_another_mode_are_checked_and_warned_of() {
 #[test]
 fn mock_fleets_route_by_prefixes_unless_told_otherwise() {
     let config = build::<MockFleet>(&[], &[]).unwrap().config;
-    assert_eq!(config, RouterConfig { mode: Mode::Kv, tuning: Tuning::prefix_heavy() });
+    assert_eq!(config, RouterConfig { mode: Mode::Kv, tuning: Tuning::default() });
     let config = build::<MockFleet>(&["--router-prefill-load-scale", "3"], &[]).unwrap().config;
-    assert_eq!(config.tuning, Tuning { prefill_load_scale: 3.0, ..Tuning::prefix_heavy() });
+    assert_eq!(config.tuning, Tuning { prefill_load_scale: 3.0, ..Tuning::default() });
     let random = parse::<MockFleet>(&["--router-mode", "kv"]).unwrap().with_mode(Mode::Random, "compare");
     let given = random.resolve(&Environment::empty(), None).unwrap();
     let config = build_router_config(&given).unwrap().config;
     assert_eq!(config, RouterConfig { mode: Mode::Random, tuning: Tuning::default() });
+}
+
+#[test]
+fn a_worker_advertises_a_cost_model_with_a_mode_or_without() {
+    for (args, variables, model, has_config) in [
+        (&["--router-cost-model", "blocks"][..], &[][..], Some(CostModel::Blocks), false),
+        (&[], &[("KVROUTE_ROUTER_COST_MODEL", "time")], Some(CostModel::Time), false),
+        (&["--router-mode", "kv", "--router-cost-model", "blocks"], &[], Some(CostModel::Blocks), true),
+        (&["--router-mode", "kv"], &[], None, true),
+    ] {
+        let built = worker(args, variables).unwrap();
+        assert_eq!((built.cost_model(), built.config.is_some()), (model, has_config), "{args:?}");
+        assert_eq!(built.warnings, [], "{args:?}");
+    }
+}
+
+#[test]
+fn a_frontend_s_cost_model_is_in_its_tuning_whatever_its_mode() {
+    for mode in ["kv", "round-robin"] {
+        let built = frontend(&["--router-mode", mode, "--router-cost-model", "blocks"]).unwrap();
+        assert_eq!((built.config.tuning.cost_model, built.warnings), (CostModel::Blocks, vec![]));
+        assert_eq!(frontend(&["--router-mode", mode]).unwrap().config.tuning.cost_model, CostModel::Time);
+    }
 }

@@ -147,6 +147,6 @@ async fn blocks_after_a_taken_prompt_are_held_and_start_no_resync() {
     let explained = rig.explain(&growing(3)).await;
     assert_eq!(explained["choice"]["overlap_blocks"], 0);
     let cost = &explained["candidates"][0]["cost"];
-    assert_eq!((&cost["prefill"], &cost["credit"]), (&json!(0.0), &json!(0.0)), "{explained}");
+    assert_eq!((&cost["own_prefill"], &cost["queue"]), (&json!(0.0), &json!(0.0)), "{explained}");
     assert!(explained["prefill"]["choice"]["overlap_blocks"].as_u64().unwrap() > 10, "{explained}");
 }

@@ -97,6 +97,17 @@ impl Rig {
         Self::assemble(plan(mode, workers), engines).await
     }
 
+    /// `count` engines behind a frontend that routes by `mode` with `tuning`.
+    pub(crate) async fn start_tuned(mode: Mode, tuning: Tuning, count: u64) -> Self {
+        let mut engines = Vec::new();
+        for _ in 0..count {
+            engines.push(MockEngine::start(engine_settings()).await.unwrap());
+        }
+        let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
+        let router = RouterConfig { mode, tuning };
+        Self::assemble(FrontendPlan { router, ..plan(mode, workers) }, engines).await
+    }
+
     /// A frontend as planned, over engines that run already, once every stream is live.
     pub(crate) async fn assemble(plan: FrontendPlan, engines: Vec<MockEngine>) -> Self {
         let rig = Self::start_plan(plan, engines).await;

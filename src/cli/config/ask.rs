@@ -85,6 +85,7 @@ fn set_text(set: &Value) -> String {
     } else {
         let _ = writeln!(text, "  router configuration, from {}", plain(&set["router_config_from"]));
         write_fields(&mut text, "", &as_spelled(&set["router_config"]));
+        let _ = writeln!(text, "    {:<46} {}", "router_cost_model", plain(&set["router_cost_model"]));
     }
     let differing: Vec<_> = items(&set["differing_fields"]).iter().map(plain).collect();
     if !differing.is_empty() {

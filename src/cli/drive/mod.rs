@@ -2,7 +2,7 @@
 
 mod client;
 mod report;
-mod trace;
+pub(super) mod trace;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -87,7 +87,7 @@ fn frontend_url(text: &str) -> Result<Uri, String> {
     }
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+pub(super) fn rate(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if rate > 0.0 && f64::is_finite(rate) => Ok(rate),
         _ => Err("a number above 0 is needed, such as 3 for three times as fast".to_owned()),

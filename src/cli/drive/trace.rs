@@ -19,7 +19,7 @@ const LATEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// One request of a trace.
 #[derive(Deserialize, Clone, Debug)]
-pub(super) struct TraceRequest {
+pub(in crate::cli) struct TraceRequest {
     /// Milliseconds since the trace began.
     timestamp: u64,
     input_length: usize,
@@ -29,7 +29,7 @@ pub(super) struct TraceRequest {
 
 /// A trace that cannot be used.
 #[derive(Debug, Error)]
-pub(super) enum TraceError {
+pub(in crate::cli) enum TraceError {
     /// It cannot be read.
     #[error("--trace: cannot read {path}: {error}")]
     Read {
@@ -60,7 +60,7 @@ pub(super) enum TraceError {
 ///
 /// # Errors
 /// See [`TraceError`].
-pub(super) fn read(path: &Path, limit: usize) -> Result<Vec<TraceRequest>, TraceError> {
+pub(in crate::cli) fn read(path: &Path, limit: usize) -> Result<Vec<TraceRequest>, TraceError> {
     let unreadable = |error| TraceError::Read { path: path.to_owned(), error };
     let file = BufReader::new(File::open(path).map_err(unreadable)?);
     let mut requests = Vec::new();
@@ -84,18 +84,28 @@ pub(super) fn read(path: &Path, limit: usize) -> Result<Vec<TraceRequest>, Trace
 
 impl TraceRequest {
     /// When it was sent, `rate` times as fast as recorded; at most [`LATEST`].
-    pub(super) fn due(&self, rate: f64) -> Duration {
+    pub(in crate::cli) fn due(&self, rate: f64) -> Duration {
         let seconds = self.timestamp as f64 / 1000.0 / rate;
         Duration::try_from_secs_f64(seconds).map_or(LATEST, |due| due.min(LATEST))
     }
 
-    pub(super) const fn output_length(&self) -> u32 {
+    pub(in crate::cli) const fn output_length(&self) -> u32 {
         self.output_length
+    }
+
+    /// Tokens of the prompt.
+    pub(in crate::cli) const fn input_length(&self) -> usize {
+        self.input_length
+    }
+
+    /// What the prompt's pages hold, one id for each.
+    pub(in crate::cli) fn hash_ids(&self) -> &[u64] {
+        &self.hash_ids
     }
 
     /// The prompt in tokens drawn from `vocabulary`: equal ids give equal tokens, so prompts share exactly
     /// the prefixes that the trace says.
-    pub(super) fn tokens(&self, vocabulary: &[u32]) -> Vec<u32> {
+    pub(in crate::cli) fn tokens(&self, vocabulary: &[u32]) -> Vec<u32> {
         let mut tokens = Vec::with_capacity(self.hash_ids.len() * TOKENS_PER_ID);
         for &id in &self.hash_ids {
             let mut rng = fastrand::Rng::with_seed(id);

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     fleet::RouterConfig,
     frontend::PrefillFallback,
-    select::{Mode, Tuning},
+    select::{CostModel, Mode},
 };
 use document::Document;
 
@@ -135,7 +135,7 @@ fn check_router(file: &ConfigFile, document: &mut Document) -> (RouterConfig, Of
             &place(Field::RouterMode),
             format!(
                 "router mode kv {PLAIN_WEIGHTS}; in [router] that is router_prefill_load_scale = 20.0 and \
-                 router_kv_overlap_score_credit = 2.0"
+                 router_kv_overlap_score_credit = 2.0, or no router_cost_model"
             ),
         );
     }
@@ -143,11 +143,16 @@ fn check_router(file: &ConfigFile, document: &mut Document) -> (RouterConfig, Of
 }
 
 /// What there is to say of weights that nobody chose.
-const PLAIN_WEIGHTS: &str = "stands at the default weights; where prompts share long prefixes, prefill_load_scale 20 with \
-                             overlap_score_credit 2 sends more of them to where their prefix is";
+const PLAIN_WEIGHTS: &str = "with the cost model blocks stands at prefill_load_scale 1 and overlap_score_credit 1, where \
+                             blocks in use outweigh blocks cached: long prompts are pulled off their caches. \
+                             prefill_load_scale 20 together with overlap_score_credit 2 keeps more of them there, and so does \
+                             the cost model time";
 
+/// The scale should not be raised alone either, but whoever did has chosen it.
 fn has_plain_weights(config: &RouterConfig) -> bool {
-    config.mode == Mode::Kv && config.tuning == Tuning::default()
+    let RouterConfig { mode, tuning } = config;
+    let plain = tuning.prefill_load_scale == 1.0 && tuning.overlap_score_credit == 1.0;
+    *mode == Mode::Kv && tuning.cost_model == CostModel::Blocks && plain
 }
 
 fn place(field: Field) -> String {
@@ -272,13 +277,15 @@ mod tests {
     }
 
     #[test]
-    fn weights_without_kv_are_warned_of_and_kv_without_weights_hinted_at() {
+    fn weights_without_kv_are_warned_of_and_blocks_without_weights_hinted_at() {
         expect(
             "[router]\nrouter_mode = 'round-robin'\nrouter_prefill_load_scale = 20.0",
             &[("3 warning", "changes nothing")],
         );
-        expect("[router]\nrouter_mode = 'kv'", &[("2 hint", "router_prefill_load_scale = 20.0")]);
-        expect("[router]\nrouter_mode = 'kv'\nrouter_prefill_load_scale = 20.0", &[]);
+        let blocks = "[router]\nrouter_mode = 'kv'\nrouter_cost_model = 'blocks'";
+        expect(blocks, &[("2 hint", "router_prefill_load_scale = 20.0")]);
+        expect(&format!("{blocks}\nrouter_prefill_load_scale = 20.0"), &[]);
+        expect("[router]\nrouter_mode = 'kv'", &[]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     device::Weights,
     fleet::{Namespaces, RouterConfig},
-    select::{Mode, Tuning, TuningError, UnknownMode},
+    select::{CostModel, Mode, Tuning, TuningError, UnknownMode},
 };
 
 /// A configuration, with what there is to say of it.
@@ -108,6 +108,13 @@ impl<C> Built<C> {
         self.settings.iter().any(given).then(|| tuning::device_weights(&self.settings))
     }
 
+    /// The cost model that was asked for; `None` if nobody did. A worker's card names it beside the configuration.
+    #[must_use]
+    pub fn cost_model(&self) -> Option<CostModel> {
+        let given = self.settings.get(Field::RouterCostModel).source.is_given();
+        if given { tuning::cost_model(&self.settings) } else { None }
+    }
+
     /// What was not left at its default, in the order of the table.
     pub fn changed(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(|setting| setting.source != Source::Default)
@@ -156,7 +163,10 @@ fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, BuildE
     let tuning = if mode == Mode::Kv {
         Tuning { conditional_disagg: conditional_disagg::read(settings)?, ..tuning::tuning(settings, base) }
     } else {
+        // The cost model is for cards with a mode of their own, too.
+        let cost_model = tuning::cost_model(settings).unwrap_or(base.cost_model);
         Tuning {
+            cost_model,
             accelerator_to_cpu_ratio: tuning::ratio(settings),
             device_weights: tuning::device_weights(settings),
             ..Tuning::default()
@@ -206,8 +216,8 @@ pub fn problems<R: Role>(given: &Given<R>) -> Vec<(Field, BuildError)> {
 
 /// A worker without a mode: a flag is a mistake, a shared environment is not.
 fn inherit(settings: &Settings) -> Result<Option<Warning>, BuildError> {
-    // Device weights are on the card with and without a configuration.
-    let given = || settings.iter().filter(|setting| setting.source.is_given() && !is_on_devices(setting));
+    let in_config = |setting: &&Setting| !matches!(row(setting.field).group, Group::Card | Group::Devices);
+    let given = || settings.iter().filter(|setting| setting.source.is_given()).filter(in_config);
     if let Some(setting) = given().find(|setting| !matches!(setting.source, Source::Variable(_))) {
         return Err(BuildError::NeedsMode(setting.clone()));
     }

@@ -5,6 +5,7 @@
 #[expect(missing_docs, reason = "each is described in its row of the table")]
 pub enum Field {
     RouterMode,
+    RouterCostModel,
     SessionAffinityTtlSecs,
     SessionAffinityMode,
     ActiveDecodeBlocksThreshold,

@@ -123,7 +123,7 @@ fn arg<R: Role>(row: &'static Row, spelling: Spelling) -> Arg {
         _ if !works => "Router flags that this version refuses",
         Group::Kv => "Router, mode kv",
         Group::Devices => "Router, devices",
-        Group::Router | Group::Threshold | Group::FrontendOnly => "Router",
+        Group::Card | Group::Router | Group::Threshold | Group::FrontendOnly => "Router",
     };
     let arg = Arg::new(flag)
         .long(flag)

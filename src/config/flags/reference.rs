@@ -8,8 +8,7 @@ const INTRODUCTION: &str = "\
 Made from the table in `src/config/flags/table.rs`; `KVROUTE_BLESS=1 cargo test --test flag_table` writes it anew.
 
 A flag wins over its environment variable, that over the `[router]` section of the file (the same names, with
-underscores), that over the default. `kvroute up` and `kvroute drive` start from mode `kv` with weights for long
-shared prefixes; their `--help` has the numbers.
+underscores), that over the default. `kvroute up` and `kvroute drive` start from mode `kv`.
 
 * A switch is turned off by `--no-` before its name. The last spelling on the command line wins.
 * Option names are not abbreviated.
@@ -18,7 +17,8 @@ shared prefixes; their `--help` has the numbers.
   Dynamo refuses an empty mode and reads any other word as false.
 * A worker reads the same variables. Without a mode it advertises no router configuration and inherits the
   frontend's: a flag without `--router-mode` is then an error, a variable without `DYN_ROUTER_MODE` one warning. With one,
-  its configuration replaces the frontend's as a whole.
+  its configuration replaces the frontend's as a whole. The cost model stands beside it: a worker advertises that where it is
+  given, with a mode or without one, and else inherits the frontend's.
 * What the `--device-weight` flags of a worker say is on its card as `device_weights`, beside `router_config` and whether or not it has a
   mode. It replaces the frontend's as a whole; without such a flag the set has the frontend's.
 * Modes other than `kv` do not look at the `kv_router_config` flags; one that is given to them is warned of.
@@ -130,7 +130,7 @@ fn default(row: &Row) -> String {
 
 fn key(row: &Row) -> String {
     let place = match row.group {
-        Group::Router | Group::FrontendOnly => "",
+        Group::Card | Group::Router | Group::FrontendOnly => "",
         Group::Threshold => "load_threshold_config.",
         Group::Kv => "kv_router_config.",
         Group::Devices => "device_weights.",

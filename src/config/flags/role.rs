@@ -64,8 +64,7 @@ pub trait Role: Sealed + Clone + Debug + Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub enum Frontend {}
 
-/// The frontend that `kvroute up` and `kvroute drive` start: it routes by prefixes unless told otherwise, with the
-/// weights for prompts that share long ones.
+/// The frontend that `kvroute up` and `kvroute drive` start: it routes by prefixes unless told otherwise.
 #[derive(Clone, Debug)]
 pub enum MockFleet {}
 
@@ -108,7 +107,7 @@ impl Role for MockFleet {
     const FRONTEND: bool = true;
 
     fn default_config() -> Option<RouterConfig> {
-        Some(RouterConfig { mode: Mode::Kv, tuning: Tuning::prefix_heavy() })
+        Some(RouterConfig { mode: Mode::Kv, tuning: Tuning::default() })
     }
 
     fn complete(config: Option<RouterConfig>) -> Result<RouterConfig, BuildError> {

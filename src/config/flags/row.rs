@@ -47,6 +47,8 @@ pub struct Alias {
 /// Where on a card a flag's key is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Group {
+    /// On the card itself, beside `router_config`: a worker may advertise it without a mode.
+    Card,
     /// At the top of `router_config`.
     Router,
     /// In `load_threshold_config`.

@@ -2,22 +2,28 @@
 //!
 //! Spellings, variables, defaults, ranges and keys are Dynamo's, so that existing manifests keep their meaning.
 //! Where a row differs it says so: `--router-event-threads` stands at 1, because that is what an index gets, and
-//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone. The rows on device
-//! weights are our own.
+//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone. The cost model and
+//! the device weights are ours altogether; a card names them beside `router_config`, so that this stays Dynamo's.
 
 use super::{
     Field::{self, *},
-    Group::{Devices, FrontendOnly, Kv, Router, Threshold},
+    Group::{Card, Devices, FrontendOnly, Kv, Router, Threshold},
     Range, Row,
 };
 
 /// Every router flag, in the order of [`Field`].
-pub static TABLE: [Row; 66] = [
+pub static TABLE: [Row; 67] = [
     Row::new(RouterMode, "router-mode", "DYN_ROUTER_MODE", Router)
         .key("router_mode")
         .choice("MODE", MODES, None)
         .unknown("unknown router mode '{value}'; expected one of {words}")
         .help("How a worker is chosen; kv goes by cached prefixes and load"),
+    Row::new(RouterCostModel, "router-cost-model", "KVROUTE_ROUTER_COST_MODEL", Card)
+        .key("router_cost_model")
+        .choice("MODEL", &["time", "blocks"], Some("time"))
+        .help(
+            "What mode kv weighs: time in seconds, learned from first tokens, or blocks by Dynamo's formula",
+        ),
     Row::new(
         SessionAffinityTtlSecs,
         "router-session-affinity-ttl-secs",

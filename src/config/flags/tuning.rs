@@ -6,11 +6,15 @@ use super::{
     Field::{self, *},
     Group, Settings, TABLE, Value,
 };
-use crate::{device::Weights, select::Tuning};
+use crate::{
+    device::Weights,
+    select::{CostModel, Tuning},
+};
 
 /// What `tuning` says of a field; none if the field is not part of a tuning.
 pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
     Some(match field {
+        RouterCostModel => Value::Text(tuning.cost_model.name().to_owned()),
         OverlapScoreCredit => Value::Number(tuning.overlap_score_credit),
         OverlapScoreCreditDecay => Value::Number(tuning.overlap_score_credit_decay),
         PrefillLoadScale => Value::Number(tuning.prefill_load_scale),
@@ -39,10 +43,16 @@ pub(in crate::config) fn changed_weights(tuning: &Tuning) -> Vec<&'static str> {
     changed.filter_map(|row| row.key).collect()
 }
 
+/// The cost model that `settings` name; whatever else was read has no other name.
+pub(super) fn cost_model(settings: &Settings) -> Option<CostModel> {
+    settings.text(RouterCostModel)?.parse().ok()
+}
+
 /// The tuning that `settings` make; what no flag sets comes from `base`.
 pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
     let number = |field, default| settings.number(field).unwrap_or(default);
     Tuning {
+        cost_model: cost_model(settings).unwrap_or(base.cost_model),
         overlap_score_credit: number(OverlapScoreCredit, base.overlap_score_credit),
         overlap_score_credit_decay: number(OverlapScoreCreditDecay, base.overlap_score_credit_decay),
         prefill_load_scale: number(PrefillLoadScale, base.prefill_load_scale),

@@ -1,8 +1,13 @@
 //! The cheapest by cached prefix and load.
 
 use super::eligible;
-use crate::select::{Demand, Row, Tuning, cost, draw};
+use crate::select::{
+    CostModel, Demand, Row, Tuning,
+    cost::{Cost, blocks, on_devices, time},
+    draw,
+};
 use fastrand::Rng;
+use std::time::Duration;
 
 /// Prices every row, the excluded ones too, so that one can see what they would have cost; picks among the
 /// eligible ones the cheapest, or by chance when there is a temperature.
@@ -10,13 +15,27 @@ pub(in crate::select) fn kv(
     rows: &mut [Row],
     demand: &Demand<'_>,
     tuning: &Tuning,
+    now: Duration,
     rng: &mut Rng,
 ) -> Option<usize> {
-    let least_prefill = eligible(rows).map(|(_, row)| row.load.prefill_tokens).min()?;
-    for row in &mut *rows {
-        row.cost = Some(cost::on_devices(cost::price(row, demand, tuning, least_prefill), row.device));
+    match tuning.cost_model {
+        CostModel::Time => {
+            let survey = time::Survey::of(rows);
+            priced(rows, tuning, rng, |row| Cost::Time(time::price(row, demand, tuning, &survey, now)))
+        }
+        CostModel::Blocks => {
+            let least = eligible(rows).map(|(_, row)| row.load.prefill_tokens).min()?;
+            priced(rows, tuning, rng, |row| Cost::Blocks(blocks::price(row, demand, tuning, least)))
+        }
     }
-    let costs = eligible(rows).map(|(position, row)| (position, row.cost.map_or(f64::INFINITY, |c| c.total)));
+}
+
+fn priced(rows: &mut [Row], tuning: &Tuning, rng: &mut Rng, price: impl Fn(&Row) -> Cost) -> Option<usize> {
+    for row in &mut *rows {
+        row.cost = Some(on_devices(price(row), row.device));
+    }
+    let cost = |row: &Row| row.cost.map_or(f64::INFINITY, |cost| cost.total());
+    let costs = eligible(rows).map(|(position, row)| (position, cost(row)));
     if tuning.router_temperature > 0.0 {
         draw::softmax(costs, tuning.router_temperature, rng)
     } else {

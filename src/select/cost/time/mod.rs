@@ -1,0 +1,121 @@
+//! The cost in seconds.
+//!
+//! What a request would cost on a slot is the time it takes there, plus the time it costs others, in seconds that are
+//! learned from first tokens (see [`Speed`](crate::device::Speed)); nothing is asked of the engine. For a slot `x`
+//! that takes `s` seconds a token, of a fleet in which slots take `mean`:
+//!
+//! ```text
+//! sigma        = mean * (s / mean)^0.5                                    its own speed, half way to the mean
+//! work         = max(1, prompt tokens - what cached blocks are worth) + 256
+//! queue        = s * work booked there and not done, less what the engine has done of its head   queue.rs
+//! own prefill  = sigma * work                                             own.rs
+//! surcharge    = own prefill * 1 / (1 + c)                                surcharge.rs
+//! replication  = sigma * (work - work at the deepest) * (1 - 1 / (1 + 0.2 * (c / H - 1))), 0 while c <= H
+//! harm         = 0.01 * requests that decode there * own prefill          harm.rs
+//! context      = 0.02 * sigma * tokens in use there with the request      context.rs
+//! requests     = decode_active_request_weight * sigma * tokens of a block * requests there      requests.rs
+//! cost         = prefill_load_scale * (queue + own prefill + surcharge - replication) + harm + context + requests
+//! ```
+//!
+//! The deepest overlap of any candidate is held by `H` of them, and `c` requests in flight use its last block. An overlap
+//! counts what events say a slot holds and what requests in flight will leave there (see [`predicted`](super::predicted)).
+//!
+//! The form and the constants come of a simulation study of eight cost functions on thirty workloads, in which this one
+//! had the lowest times to first token; within a factor of two or so none of the constants matters.
+//!
+//! While prefill is not tracked, the terms for it are 0 and the choice is by context and requests.
+
+mod context;
+mod harm;
+mod own;
+mod queue;
+mod replication;
+mod requests;
+mod surcharge;
+mod survey;
+
+pub use context::context;
+pub use harm::harm;
+pub use own::{FIXED_TOKENS, own_prefill, work};
+pub use queue::queue;
+pub use replication::replicated_share;
+pub use requests::request_seconds;
+pub use surcharge::surcharge_rate;
+pub use survey::Survey;
+
+use super::{decay, decodes_only};
+use crate::select::{Demand, Row, Tuning};
+use std::time::Duration;
+
+/// The terms of one candidate's cost, in seconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TimeCost {
+    /// The prefill that is before this request there.
+    pub queue: f64,
+    /// This request's own prefill there.
+    pub own_prefill: f64,
+    /// What a prefill that the cache did not spare costs later requests.
+    pub surcharge: f64,
+    /// What a copy of a hot prefix there would save later requests; it is taken off.
+    pub replication: f64,
+    /// What the prefill costs the requests that decode there.
+    pub harm: f64,
+    /// What the context in use there costs.
+    pub context: f64,
+    /// What the requests in flight there cost, if the tuning says that they do.
+    pub requests: f64,
+    /// The sum, its first four terms scaled; never NaN.
+    pub total: f64,
+    /// Seconds from now to the first token there, as predicted: what is before the request, and its own prefill at the
+    /// slot's own speed. `None` while prefill is not tracked.
+    pub first_token: Option<f64>,
+    /// Seconds that a token of prefill work takes there.
+    pub seconds_per_token: f64,
+    /// What is left of the credit for GPU blocks, 0 to 1. No unit.
+    pub decay: f64,
+}
+
+/// The cost of `demand` on the slot of `row` at `now`, in the fleet that `survey` found; `tuning` holds for this request.
+#[inline] // Into the loop over candidates, which then computes once what is the same for all of them.
+#[must_use]
+pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, survey: &Survey, now: Duration) -> TimeCost {
+    let seconds_per_token = row.speed.seconds_per_token(survey.mean());
+    let sigma = survey.tempered(seconds_per_token);
+    let block = f64::from(demand.block_size.get());
+    let decay = decay(row.load.prefill_tokens.saturating_sub(survey.least_prefill()), demand, tuning);
+    let own_work = work(row.predicted, decay, demand, tuning);
+
+    let tracked = tuning.router_track_prefill_tokens;
+    let queue = if tracked { queue(&row.backlog, now, seconds_per_token) } else { 0.0 };
+    let own = if tracked { own_prefill(sigma, own_work) } else { 0.0 };
+    let surcharge = own * survey.surcharge_rate();
+    let replication = if tracked && survey.replicated_share() > 0.0 {
+        let deepest = work(survey.deepest(row.predicted), decay, demand, tuning);
+        sigma * (own_work - deepest).max(0.0) * survey.replicated_share()
+    } else {
+        0.0
+    };
+    let harm = harm(own, row.load.requests.saturating_sub(row.backlog.requests));
+    let spared = if decodes_only(demand, tuning) { super::credit(row.predicted, decay, tuning) } else { 0.0 };
+    let context = context(sigma, row.load.decode_blocks, row.new_blocks, spared, block);
+    let requests = request_seconds(sigma, block, row.load.requests, tuning);
+
+    let prefill = queue + own + surcharge - replication;
+    let total = tuning.prefill_load_scale * prefill + harm + context + requests;
+    // Settings beyond reason can make 0 * infinity. Such a slot is the last choice, and never undefined.
+    let total = if total.is_nan() { f64::INFINITY } else { total };
+    let first_token = tracked.then_some(queue + seconds_per_token * row.prefill_work as f64);
+    TimeCost {
+        queue,
+        own_prefill: own,
+        surcharge,
+        replication,
+        harm,
+        context,
+        requests,
+        total,
+        first_token,
+        seconds_per_token,
+        decay,
+    }
+}
