@@ -384,7 +384,7 @@ fn a_booking_of_a_forgotten_slot_returns_nothing_and_can_move_on() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Book { slot: u32, prompt: usize, private: u64 },
+    Book { slot: u32, prompt: usize, private: u64, uncounted: bool },
     Prefilled(usize),
     Output(usize, u64),
     Rebind(usize, u32),
@@ -398,8 +398,8 @@ const SLOTS: u32 = 3;
 fn any_step() -> impl Strategy<Value = Step> {
     let any = 0_usize..64;
     prop_oneof![
-        4 => (0..SLOTS, 0..PROMPTS.len(), 0_u64..3)
-            .prop_map(|(slot, prompt, private)| Step::Book { slot, prompt, private }),
+        4 => (0..SLOTS, 0..PROMPTS.len(), 0_u64..3, prop::bool::ANY)
+            .prop_map(|(slot, prompt, private, uncounted)| Step::Book { slot, prompt, private, uncounted }),
         2 => any.clone().prop_map(Step::Prefilled),
         2 => (any.clone(), 0_u64..12).prop_map(|(at, tokens)| Step::Output(at, tokens)),
         1 => (any.clone(), 0..SLOTS).prop_map(|(at, slot)| Step::Rebind(at, slot)),
@@ -454,7 +454,7 @@ proptest! {
             let current = |index: u32, generations: &[u32]| Slot { index, generation: generations[index as usize] };
             let at = |at: usize, bookings: &[_]| if bookings.is_empty() { None } else { Some(at % bookings.len()) };
             match step {
-                Step::Book { slot, prompt, private } => {
+                Step::Book { slot, prompt, private, uncounted } => {
                     let slot = current(slot, &generations);
                     let prompt = Prompt::new(PROMPTS[prompt]);
                     let growth = OutputGrowth {
@@ -466,13 +466,15 @@ proptest! {
                         prefill_tokens: prompt.tokens(),
                         prefill_work: prompt.tokens() + 1,
                         first_token_seen: prompt.tokens().is_multiple_of(8),
+                        sequence_uncounted: uncounted,
                         sequence: &prompt.sequence,
                         private_blocks: private,
                         output: Some(growth),
                     };
                     let booking = loads.book(slot, &claim, now);
                     let prefill = prompt.tokens();
-                    bookings.push((booking, Expected { slot, prefill, work: prefill + 1, blocks: prompt.sequence, private, growth, output: 0 }));
+                    let blocks = if uncounted { Vec::new() } else { prompt.sequence };
+                    bookings.push((booking, Expected { slot, prefill, work: prefill + 1, blocks, private, growth, output: 0 }));
                 }
                 Step::Prefilled(i) => if let Some(i) = at(i, &bookings) {
                     if i % 2 == 0 {
@@ -703,4 +705,29 @@ fn one_switch_takes_devices_out_of_the_decision() {
         assert_eq!(cost(0), cost(1) * if enabled { 2.0 } else { 1.0 });
         assert!(!enabled || choice.row == 1);
     }
+}
+
+#[test]
+fn blocks_on_their_way_are_known_where_blocks_are_no_load() {
+    let tuning = Tuning { router_track_active_blocks: false, ..Tuning::default() };
+    let mut fleet = Fleet::new(Mode::Kv, tuning, 3);
+    let sequence: Vec<_> = (0..500).map(SequenceHash).collect();
+    let demand = Demand::new(2_003, block_size(), &sequence);
+    let (first, one) = fleet.admit(&Prompt::new(""), &demand).unwrap();
+    let (second, mut two) = fleet.admit(&Prompt::new(""), &demand).unwrap();
+    assert_eq!(second.slot, first.slot);
+    let row = fleet.scratch.rows()[second.row];
+    assert_eq!((row.carried, row.new_blocks, in_seconds(&row).context), (500, 0, 0.0));
+    let total = |fleet: &Fleet| fleet.selector.loads().total().decode_blocks;
+    assert_eq!(total(&fleet), 0);
+    let elsewhere = fleet.members.iter().map(|member| member.slot).find(|slot| *slot != first.slot).unwrap();
+    two.rebind(elsewhere, at(1));
+    fleet.explain(&Prompt::new(""), &demand).unwrap();
+    assert_eq!(fleet.scratch.rows().iter().filter(|row| row.carried == 500).count(), 2, "it moves along");
+    fleet.selector.loads().forget(elsewhere);
+    two.rebind(first.slot, at(2));
+    drop((one, two));
+    assert_eq!(fleet.selector.loads().total(), SlotLoad::default());
+    fleet.explain(&Prompt::new(""), &demand).unwrap();
+    assert!(fleet.scratch.rows().iter().all(|row| row.carried == 0));
 }

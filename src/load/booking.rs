@@ -29,6 +29,8 @@ pub struct Claim<'a> {
     pub first_token_seen: bool,
     /// The prompt's blocks, which count once with those of other requests of the slot.
     pub sequence: &'a [SequenceHash],
+    /// Whether those are followed and are no load: that they are on their way is known, and nobody counts them.
+    pub sequence_uncounted: bool,
     /// Blocks that count for this request alone.
     pub private_blocks: u64,
     /// How output adds blocks; `None` when it does not.
@@ -38,7 +40,8 @@ pub struct Claim<'a> {
 impl Claim<'_> {
     /// Blocks that the claim adds where none of them is in use.
     pub(super) const fn blocks(&self) -> u64 {
-        self.private_blocks.saturating_add(self.sequence.len() as u64)
+        let shared = if self.sequence_uncounted { 0 } else { self.sequence.len() as u64 };
+        self.private_blocks.saturating_add(shared)
     }
 }
 
@@ -87,9 +90,10 @@ pub struct Booking {
     /// Tokens of output so far.
     output: AtomicU64,
     growth: Option<OutputGrowth>,
-    /// Blocks of the claim's sequence, and where its chain ends among the slot's active blocks.
+    /// Blocks of the claim's sequence, where its chain ends among the slot's active blocks, and whether they are no load.
     shared_blocks: u64,
     chain_end: Option<SequenceHash>,
+    uncounted: bool,
 }
 
 impl Booking {
@@ -144,20 +148,21 @@ impl Booking {
     /// the names of the prompt's blocks went with it, and they count for this request alone. Where the
     /// demand is still at hand, admitting it again and dropping this booking is more exact.
     pub fn rebind(&mut self, slot: Slot, now: Duration) {
-        let chain = self.chain_end.map(|end| self.loads.active().chain(self.slot, end));
+        let chain = self.chain_end.map(|end| self.loads.active(self.uncounted).chain(self.slot, end));
         self.return_everything();
         let sequence = match chain {
             Some(Some(chain)) => chain,
-            Some(None) => {
+            Some(None) if !self.uncounted => {
                 let blocks = self.private_blocks.get_mut();
                 *blocks = blocks.saturating_add(self.shared_blocks);
                 Vec::new()
             }
-            None => Vec::new(),
+            _ => Vec::new(),
         };
         self.slot = slot;
         self.shared_blocks = sequence.len() as u64;
-        let blocks = self.private_blocks.get_mut().saturating_add(self.shared_blocks);
+        let counted = if self.uncounted { 0 } else { self.shared_blocks };
+        let blocks = self.private_blocks.get_mut().saturating_add(counted);
         let load =
             SlotLoad { requests: 1, prefill_tokens: *self.prefill_tokens.get_mut(), decode_blocks: blocks };
         let mut ledger = self.loads.ledger();
@@ -196,6 +201,7 @@ impl Booking {
             growth: claim.output,
             shared_blocks: claim.sequence.len() as u64,
             chain_end: None,
+            uncounted: claim.sequence_uncounted,
         }
     }
 
@@ -213,9 +219,10 @@ impl Booking {
     }
 
     fn enter(&mut self, sequence: &[SequenceHash], expected: u64) {
-        let entered = self.loads.active().enter(self.slot, sequence);
+        let entered = self.loads.active(self.uncounted).enter(self.slot, sequence);
         self.chain_end = entered.end;
-        let actual = self.private_blocks.get_mut().saturating_add(entered.added);
+        let added = if self.uncounted { 0 } else { entered.added };
+        let actual = self.private_blocks.get_mut().saturating_add(added);
         if actual > expected {
             let missing = SlotLoad { decode_blocks: actual - expected, ..SlotLoad::default() };
             self.loads.ledger().add(self.slot, missing);
@@ -226,7 +233,9 @@ impl Booking {
     }
 
     fn return_everything(&mut self) {
-        let released = self.chain_end.take().map_or(0, |end| self.loads.active().leave(self.slot, end));
+        let released =
+            self.chain_end.take().map_or(0, |end| self.loads.active(self.uncounted).leave(self.slot, end));
+        let released = if self.uncounted { 0 } else { released };
         let load = SlotLoad {
             requests: 1,
             prefill_tokens: *self.prefill_tokens.get_mut(),

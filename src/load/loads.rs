@@ -18,7 +18,10 @@ use std::{sync::Arc, time::Duration};
 #[derive(Debug, Default)]
 pub struct Loads {
     ledger: Mutex<Ledger>,
+    /// The prompt blocks in use that count as load.
     active: ActiveBlocks,
+    /// Those that do not, apart: what a request takes off the ledger is what it put there.
+    uncounted: ActiveBlocks,
 }
 
 impl Loads {
@@ -64,6 +67,7 @@ impl Loads {
     pub fn forget(&self, slot: Slot) {
         self.ledger().tenure(slot).end(slot.generation);
         self.active.forget(slot);
+        self.uncounted.forget(slot);
     }
 
     /// Books `claim` on `slot` without deciding anything. The selector's
@@ -81,13 +85,13 @@ impl Loads {
         self.ledger.lock()
     }
 
-    /// Which prompt blocks are in use, to be read before the ledger is locked.
-    pub(crate) fn active_reader(&self) -> ActiveReader<'_> {
-        self.active.read()
+    /// Which prompt blocks are in use, those that count as load or those that do not, to be read before the ledger is locked.
+    pub(crate) fn active_reader(&self, uncounted: bool) -> ActiveReader<'_> {
+        self.active(uncounted).read()
     }
 
-    pub(super) const fn active(&self) -> &ActiveBlocks {
-        &self.active
+    pub(super) const fn active(&self, uncounted: bool) -> &ActiveBlocks {
+        if uncounted { &self.uncounted } else { &self.active }
     }
 }
 

@@ -161,7 +161,7 @@ impl Scratch {
         for row in &mut self.rows {
             row.exclusion = row.exclusion.or_else(|| excluded_by(demand, row));
             row.cached_tokens = cost::cached_tokens(row.overlap, demand.block_size, tuning);
-            if tuning.router_track_active_blocks && tuning.router_assume_kv_reuse {
+            if tuning.follows_blocks() {
                 shared = active.shared(row.slot, demand.sequence, shared.blocks);
                 (row.carried, row.carriers) =
                     (u32::try_from(shared.blocks).unwrap_or(u32::MAX), shared.requests);

@@ -78,7 +78,13 @@ impl Selector {
         rng: &mut Rng,
     ) -> Result<(Choice, Booking), Refusal> {
         let tuning = self.tuning.with(&demand.overrides);
-        scratch.gather(members, overlaps, demand, &tuning, &self.loads.active_reader());
+        scratch.gather(
+            members,
+            overlaps,
+            demand,
+            &tuning,
+            &self.loads.active_reader(!tuning.router_track_active_blocks),
+        );
 
         let mut ledger = self.loads.ledger();
         scratch.read_loads(&mut ledger, now);
@@ -115,7 +121,13 @@ impl Selector {
         rng: &mut Rng,
     ) -> Result<Choice, Refusal> {
         let tuning = self.tuning.with(&demand.overrides);
-        scratch.gather(members, overlaps, demand, &tuning, &self.loads.active_reader());
+        scratch.gather(
+            members,
+            overlaps,
+            demand,
+            &tuning,
+            &self.loads.active_reader(!tuning.router_track_active_blocks),
+        );
         scratch.read_loads(&mut self.loads.ledger(), now);
         let turn = self.turn.load(Relaxed);
         let picked = decide(self.mode, &tuning, demand, turn, scratch.rows_mut(), now, rng)?;
@@ -132,10 +144,12 @@ fn claim<'a>(row: &Row, demand: &Demand<'a>, tuning: &Tuning) -> Claim<'a> {
         claim.prefill_work = row.prefill_work;
         claim.first_token_seen = demand.first_token_seen;
     }
+    if tuning.follows_blocks() {
+        claim.sequence = demand.sequence;
+        claim.sequence_uncounted = !tuning.router_track_active_blocks;
+    }
     if tuning.router_track_active_blocks {
-        if tuning.router_assume_kv_reuse && !demand.sequence.is_empty() {
-            claim.sequence = demand.sequence;
-        } else {
+        if claim.sequence.is_empty() {
             claim.private_blocks = demand.blocks();
         }
         claim.output = tuning.router_track_output_blocks.then(|| OutputGrowth {

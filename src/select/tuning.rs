@@ -104,6 +104,13 @@ pub enum TuningError {
 }
 
 impl Tuning {
+    /// Whether it is followed which blocks requests in flight use: as load, or, in the time model, because they will be
+    /// cached there whoever counts them.
+    pub(super) const fn follows_blocks(&self) -> bool {
+        self.router_assume_kv_reuse
+            && (self.router_track_active_blocks || matches!(self.cost_model, CostModel::Time))
+    }
+
     /// Checks every range.
     ///
     /// # Errors

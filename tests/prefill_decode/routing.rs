@@ -1,7 +1,10 @@
 //! Which workers the two hops go to.
 
 use http::Method;
-use kvroute::{fleet::WorkerType, select::Mode};
+use kvroute::{
+    fleet::WorkerType,
+    select::{CostModel, Mode},
+};
 use serde_json::{Value, json};
 
 use crate::rig::{
@@ -149,4 +152,28 @@ async fn blocks_after_a_taken_prompt_are_held_and_start_no_resync() {
     let cost = &explained["candidates"][0]["cost"];
     assert_eq!((&cost["own_prefill"], &cost["queue"]), (&json!(0.0), &json!(0.0)), "{explained}");
     assert!(explained["prefill"]["choice"]["overlap_blocks"].as_u64().unwrap() > 10, "{explained}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefill_set_has_the_cost_model_of_its_card_else_of_whoever_the_rest_is_from() {
+    use CostModel::{Blocks, Time};
+    // The frontend has the default, time.
+    for (advertises, own, decode, expected) in [
+        (false, None, None, Time),
+        (false, None, Some(Blocks), Blocks),
+        (false, Some(Time), Some(Blocks), Time),
+        (true, None, Some(Blocks), Time),
+        (true, Some(Blocks), None, Blocks),
+    ] {
+        let mut pools = Pools::start(1, 1).await;
+        if advertises {
+            pools = pools.advertise(WorkerType::Prefill, Mode::Kv);
+        }
+        pools.workers[0].router_cost_model = own;
+        pools.workers[1].router_cost_model = decode;
+        let rig = pools.behind(Mode::Kv).await;
+        let of = async |role| set(&rig, role).await["router_cost_model"].clone();
+        assert_eq!(of("prefill").await, expected.name(), "{advertises} {own:?} {decode:?}");
+        assert_eq!(of("decode").await, decode.unwrap_or(Time).name());
+    }
 }

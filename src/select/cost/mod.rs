@@ -2,7 +2,7 @@
 //!
 //! There are two models. [`time`] is in seconds, learns how fast each slot is, and is the default; [`blocks`] is
 //! Dynamo's formula. Each has a file a term. They share what cached blocks are worth (`credit.rs`), and every setting of
-//! a [`Tuning`](super::Tuning) means the same in both; where the blocks model counts in blocks, the time model takes the
+//! a [`Tuning`] means the same in both; where the blocks model counts in blocks, the time model takes the
 //! time that their prefill would take.
 
 pub mod blocks;

@@ -20,8 +20,8 @@
 //! The deepest overlap of any candidate is held by `H` of them, and `c` requests in flight use its last block. An overlap
 //! counts what events say a slot holds and what requests in flight will leave there (see [`predicted`](super::predicted)).
 //!
-//! The form and the constants come of a simulation study of eight cost functions on thirty workloads, in which this one
-//! had the lowest times to first token; within a factor of two or so none of the constants matters.
+//! The form and the constants were found in simulation, as `kvroute simulate` does it, against other cost functions on
+//! traces and made workloads; within a factor of two or so none of the constants matters. No GPU was involved.
 //!
 //! While prefill is not tracked, the terms for it are 0 and the choice is by context and requests.
 
