@@ -3,7 +3,10 @@
 use http::Method;
 use kvroute::{
     fleet::WorkerType,
-    select::{CostModel, Mode},
+    select::{
+        CostModel::{Blocks, Time},
+        Mode,
+    },
 };
 use serde_json::{Value, json};
 
@@ -156,7 +159,6 @@ async fn blocks_after_a_taken_prompt_are_held_and_start_no_resync() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefill_set_has_the_cost_model_of_its_card_else_of_whoever_the_rest_is_from() {
-    use CostModel::{Blocks, Time};
     // The frontend has the default, time.
     for (advertises, own, decode, expected) in [
         (false, None, None, Time),
