@@ -34,11 +34,11 @@ fn a_warm_lookup_allocates_nothing() {
             let blocks: Vec<_> =
                 (range.start as u64..range.end as u64).collect::<Vec<_>>().iter().map(block).collect();
             let parent = range.start.checked_sub(1).map(|at| EngineHash(at as u64));
-            writer.apply(slot, &Event::Stored(Stored { tier, parent, blocks }));
+            writer.apply(slot, &Event::Stored(Stored { tier, parent, blocks: blocks.into() }));
         }
         if i % 2 == 0 {
             let hashes = vec![EngineHash(i as u64)];
-            let removed = Removed { tier: Tier::Gpu, hashes, remaining_copies: None };
+            let removed = Removed { tier: Tier::Gpu, hashes: hashes.into(), remaining_copies: None };
             writer.apply(slot, &Event::Removed(removed));
         }
     }

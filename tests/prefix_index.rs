@@ -21,7 +21,7 @@ use kvroute::{
 
 const A: Slot = Slot { index: 0, generation: 0 };
 const B: Slot = Slot { index: 7, generation: 0 };
-const C: Slot = Slot { index: 65_535, generation: 3 };
+const C: Slot = Slot { index: 65_534, generation: 3 };
 
 /// An index of one shard. A block is written `(name, content)`; content 0 stands for a block of which only the
 /// name is said.
@@ -59,7 +59,7 @@ impl Fixture {
 
     fn remove_leaving(&mut self, slot: Slot, name: u64, remaining: Vec<u32>) -> Applied {
         let (tier, hashes) = (Tier::Gpu, vec![EngineHash(name)]);
-        self.writer.apply(slot, &Event::Removed(Removed { tier, hashes, remaining_copies: Some(remaining) }))
+        self.writer.apply(slot, &Event::Removed(Removed { tier, hashes: hashes.into(), remaining_copies: Some(remaining) }))
     }
 
     fn clear(&mut self, slot: Slot, tier: Option<Tier>) -> Applied {
@@ -78,9 +78,15 @@ impl Fixture {
         self.overlap(slot, prompt)[0]
     }
 
-    fn assert_empty(&self) {
-        let Totals { dropped, .. } = self.index.totals();
-        assert_eq!(self.index.totals(), Totals { dropped, ..Totals::default() });
+    /// Once everything is swept that clears leave behind. Bytes are another test's business.
+    fn totals(&mut self) -> Totals {
+        while self.writer.tidy() {}
+        Totals { bytes: 0, ..self.index.totals() }
+    }
+
+    fn assert_empty(&mut self) {
+        let Totals { dropped, .. } = self.totals();
+        assert_eq!(self.totals(), Totals { dropped, ..Totals::default() });
     }
 }
 
@@ -109,6 +115,7 @@ const NOTHING: Applied = Applied {
     moved: 0,
     attached: 0,
     dropped: 0,
+    refused: 0,
     stale: false,
 };
 
@@ -133,6 +140,7 @@ fn slots_of_one_depth_share_a_level() {
     let mut scratch = Scratch::new();
     let overlaps = f.index.overlap(&[BlockHash(1), BlockHash(2), BlockHash(3)], &mut scratch);
     let mut levels: Vec<_> = overlaps.levels().map(|(depth, slots)| (depth, slots.to_vec())).collect();
+    levels.iter_mut().for_each(|(_, slots)| slots.sort());
     levels.sort();
     assert_eq!(levels, [(2, vec![A, C]), (3, vec![B])]);
     assert!(overlaps.extensions().is_empty());
@@ -145,7 +153,7 @@ fn same_content_after_other_prefixes_is_another_place() {
     f.store(B, None, &[(21, 2), (22, 5)]);
     assert_eq!((f.gpu(A, &[1, 5]), f.gpu(B, &[1, 5])), (2, 0));
     assert_eq!((f.gpu(A, &[2, 5]), f.gpu(B, &[2, 5])), (0, 2));
-    assert_eq!(f.index.totals().places, 4);
+    assert_eq!(f.totals().places, 4);
 }
 
 #[test]
@@ -153,7 +161,7 @@ fn engines_may_name_one_place_differently() {
     let mut f = Fixture::new();
     f.store(A, None, &[(11, 1), (12, 2)]);
     f.store(B, None, &[(21, 1), (22, 2)]);
-    assert_eq!(f.index.totals(), Totals { places: 2, names: 4, blocks: [4, 0, 0, 0], ..Totals::default() });
+    assert_eq!(f.totals(), Totals { places: 2, blocks: [4, 0, 0, 0], ..Totals::default() });
     assert_eq!(f.remove(A, &[22]), Applied { unknown: 1, ..NOTHING });
     f.remove(B, &[22]);
     assert_eq!((f.gpu(A, &[1, 2]), f.gpu(B, &[1, 2])), (2, 1));
@@ -212,11 +220,11 @@ fn blocks_under_an_unknown_parent_wait_and_are_not_credited() {
     let mut f = Fixture::new();
     assert_eq!(f.store(A, Some(11), &[(12, 2), (13, 3)]), Applied { pending: 2, ..NOTHING });
     assert_eq!((f.gpu(A, &[2, 3]), f.gpu(A, &[1, 2, 3])), (0, 0));
-    assert_eq!(f.index.totals(), Totals { pending: 2, ..Totals::default() });
+    assert_eq!(f.totals(), Totals { pending: 2, ..Totals::default() });
     assert_eq!(f.index.blocks(A), [0; 4]);
     assert_eq!(f.store(A, None, &[(11, 1)]), Applied { stored: 1, attached: 2, ..NOTHING });
     assert_eq!(f.gpu(A, &[1, 2, 3]), 3);
-    assert_eq!(f.index.totals().pending, 0);
+    assert_eq!(f.totals().pending, 0);
 }
 
 // Dynamo: the parent must be held by the same worker. Ours knows the place from any rank: the blocks are held, and
@@ -237,9 +245,9 @@ fn waiting_blocks_attach_when_another_rank_makes_the_parent_known() {
     f.store(A, Some(12), &[(13, 3)]);
     f.store(C, Some(13), &[(14, 4)]);
     f.store(B, Some(11), &[(12, 2)]);
-    assert_eq!(f.index.totals().pending, 3);
+    assert_eq!(f.totals().pending, 3);
     assert_eq!(f.store_in(B, Tier::Disk, None, &[(11, 1)]), Applied { stored: 1, attached: 3, ..NOTHING });
-    assert_eq!(f.index.totals().places, 4);
+    assert_eq!(f.totals().places, 4);
     assert_eq!(f.overlap(B, &[1, 2, 3, 4]), [0, 0, 1, 0]);
     f.store(A, None, &chain(2));
     assert_eq!(f.gpu(A, &[1, 2, 3, 4]), 3);
@@ -252,7 +260,7 @@ fn removals_and_clears_reach_waiting_blocks() {
     f.store(A, Some(11), &[(12, 2)]);
     assert_eq!(f.remove(A, &[12]), Applied { kept: 1, ..NOTHING });
     assert_eq!(f.remove(A, &[12, 13]), Applied { removed: 2, ..NOTHING });
-    assert_eq!(f.index.totals().pending, 0);
+    assert_eq!(f.totals().pending, 0);
 
     f.store(A, Some(11), &[(12, 2)]);
     f.store_in(A, Tier::Host, Some(12), &[(13, 3)]);
@@ -286,7 +294,7 @@ fn the_oldest_waiting_blocks_are_dropped_at_the_limit() {
         f.store(A, Some(11), &[(12, 2), (13, 3), (14, 4)]),
         Applied { pending: 3, dropped: 1, ..NOTHING }
     );
-    assert_eq!(f.index.totals(), Totals { pending: 3, dropped: 1, ..Totals::default() }, "two each at most");
+    assert_eq!(f.totals(), Totals { pending: 3, dropped: 1, ..Totals::default() }, "two each at most");
     assert_eq!(
         f.store(A, None, &chain(1)),
         Applied { stored: 1, ..NOTHING },
@@ -334,7 +342,7 @@ fn a_parent_that_appears_among_its_own_blocks_moves_down() {
 fn one_name_twice_in_a_store_is_held_at_its_last_place() {
     let mut f = Fixture::new();
     assert_eq!(f.store(A, None, &[(11, 1), (11, 2)]), Applied { stored: 2, moved: 1, ..NOTHING });
-    assert_eq!((f.index.blocks(A), f.index.totals().places), ([1, 0, 0, 0], 2));
+    assert_eq!((f.index.blocks(A), f.totals().places), ([1, 0, 0, 0], 2));
     f.remove(A, &[11]);
     f.assert_empty();
 }
@@ -582,7 +590,7 @@ fn a_retired_slot_is_gone_at_once_and_stays_gone() {
     f.store(B, None, &chain(1));
     assert_eq!(f.writer.retire(A), Applied { cleared: 3, ..NOTHING });
     assert_eq!((f.gpu(A, &[1, 2]), f.gpu(B, &[1, 2])), (0, 1));
-    assert_eq!(f.index.totals(), Totals { places: 1, names: 1, blocks: [1, 0, 0, 0], ..Totals::default() });
+    assert_eq!(f.totals(), Totals { places: 1, blocks: [1, 0, 0, 0], ..Totals::default() });
     assert_eq!(f.store(A, None, &chain(2)), Applied { stale: true, ..NOTHING });
     assert_eq!(f.writer.retire(A), Applied { stale: true, ..NOTHING });
     let next = Slot { generation: 1, ..A };
@@ -605,14 +613,14 @@ fn memory_follows_what_is_held() {
     f.store(A, None, &chain(5));
     f.store(B, None, &[(21, 1), (22, 9)]);
     f.remove(A, &[13]);
-    assert_eq!(f.index.totals().places, 6, "the hole keeps its place: blocks hang below it");
+    assert_eq!(f.totals().places, 6, "the hole keeps its place: blocks hang below it");
     f.remove(A, &[14, 15]);
-    assert_eq!(f.index.totals().places, 3);
+    assert_eq!(f.totals().places, 3);
     f.remove(A, &[11]);
-    assert_eq!(f.index.totals().places, 3, "12 is still held, 11 by the other slot");
+    assert_eq!(f.totals().places, 3, "12 is still held, 11 by the other slot");
     f.remove(A, &[12]);
     f.remove(B, &[21]);
-    assert_eq!(f.index.totals().places, 2);
+    assert_eq!(f.totals().places, 2);
     f.remove(B, &[22]);
     f.assert_empty();
 }

@@ -13,6 +13,8 @@ pub use normalise::Normaliser;
 pub use rejection::{Rejection, Rejections};
 pub use tier::Tier;
 
+use smallvec::SmallVec;
+
 use crate::hash::BlockHash;
 
 /// The opaque name that an engine gives a block (and, with it, the whole prefix before the block).
@@ -40,8 +42,8 @@ pub struct Stored {
     pub tier: Tier,
     /// The block that the first one follows; `None` at the start of a prompt.
     pub parent: Option<EngineHash>,
-    /// The blocks, each following the one before.
-    pub blocks: Vec<StoredBlock>,
+    /// The blocks, each following the one before. A decoding engine stores one at a time, which needs no allocation.
+    pub blocks: SmallVec<[StoredBlock; 1]>,
 }
 
 /// One block of a [`Stored`] chain.
@@ -59,8 +61,8 @@ pub struct StoredBlock {
 pub struct Removed {
     /// Which tier they left.
     pub tier: Tier,
-    /// The engine's names.
-    pub hashes: Vec<EngineHash>,
+    /// The engine's names. An evicting engine often removes one at a time, which needs no allocation.
+    pub hashes: SmallVec<[EngineHash; 2]>,
     /// Copies still resident after this removal, one number per hash, where the engine says so. Without
     /// it each removal takes one copy away.
     pub remaining_copies: Option<Vec<u32>>,

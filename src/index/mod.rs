@@ -19,7 +19,7 @@
 //! let (index, mut writers) = PrefixIndex::new(NonZeroUsize::MIN);
 //! let slot = Slot { index: 0, generation: 0 };
 //! let block = |name, content| StoredBlock { engine: EngineHash(name), content: Some(BlockHash(content)) };
-//! let blocks = vec![block(901, 11), block(902, 22)];
+//! let blocks = [block(901, 11), block(902, 22)].into_iter().collect();
 //! writers[0].apply(slot, &Event::Stored(Stored { tier: Tier::Gpu, parent: None, blocks }));
 //!
 //! let prompt = [BlockHash(11), BlockHash(22), BlockHash(33)];
@@ -60,9 +60,15 @@
 //! blocks beyond the hole stay held and count again once the hole is filled. From there the count goes on in
 //! host memory, then on disk, then in an external store, each adding only consecutive further blocks.
 //!
+//! # Readers and writers
+//!
+//! Lookups take no lock: they read while the writer writes, and read again if it changed what they had read. The
+//! answer for all slots of a shard is that of one moment between the lookup's start and its end. Of an event of several
+//! blocks a lookup may see the first few only, as if the event were several.
+//!
 //! # Shards
 //!
-//! A slot lives in shard `index % shards`, each behind one lock with one writer. Shards know nothing of each
+//! A slot lives in shard `index % shards`, each with one writer and at most 65,535 slots. Shards know nothing of each
 //! other's names: a parent that only a rank of another shard holds is unknown.
 //!
 //! # What it is not
@@ -71,9 +77,14 @@
 //! does not tell whether an unreachable block will ever be useful, and it never evicts what an engine holds.
 
 mod applied;
+mod copies;
+mod ledger;
 mod overlap;
+mod pending;
 mod prefix_index;
-mod reference;
+mod raw;
+pub mod reference;
+mod tree;
 mod writer;
 
 pub use applied::Applied;

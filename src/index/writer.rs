@@ -1,27 +1,33 @@
 //! How events get in.
 
-use std::sync::Arc;
+use std::{borrow::Borrow, fmt, sync::Arc};
 
-use parking_lot::RwLock;
-
-use super::{Applied, reference::Reference};
+use super::{Applied, ledger::Ledger, raw::Shared};
 use crate::{event::Event, slot::Slot};
+
+/// How many events ahead the table entry, the run and the words of a block are asked for.
+const AHEAD: [usize; 3] = [32, 20, 10];
 
 /// Applies events to one shard of a [`PrefixIndex`](super::PrefixIndex).
 ///
 /// There is one a shard and it cannot be cloned, so the events of a slot have one order.
-#[derive(Debug)]
 pub struct IndexWriter {
-    shards: Arc<[RwLock<Reference>]>,
-    shard: usize,
+    ledger: Ledger,
+    shard: u32,
+    shards: u32,
 }
 
 impl IndexWriter {
-    pub(super) fn new(shards: Arc<[RwLock<Reference>]>, shard: usize) -> Self {
-        Self { shards, shard }
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        (shard, shards): (u32, u32),
+        key: u64,
+        pending_limit: usize,
+    ) -> Self {
+        Self { ledger: Ledger::new(shared, key, pending_limit), shard, shards }
     }
 
-    /// Applies one event of `slot`; lookups see all of it or nothing.
+    /// Applies one event of `slot`. Lookups see the blocks of the event one after another, in order.
     ///
     /// The first event of a newer generation drops everything that older ones held. Events of an older
     /// generation, or of one that was [retired](Self::retire), change nothing.
@@ -30,8 +36,43 @@ impl IndexWriter {
     /// In debug builds, if `slot` belongs to another writer. In release builds such a slot could be found
     /// twice by one lookup.
     pub fn apply(&mut self, slot: Slot, event: &Event) -> Applied {
+        let applied = self.apply_one(slot, event);
+        self.ledger.show_totals();
+        applied
+    }
+
+    #[inline]
+    fn apply_one(&mut self, slot: Slot, event: &Event) -> Applied {
         self.debug_assert_mine(slot);
-        self.shards[self.shard].write().apply(slot, event)
+        self.ledger.apply(slot, event)
+    }
+
+    /// Applies events in order, telling what each one did. Faster than one by one: what later events need is
+    /// asked of the memory while earlier ones are applied.
+    ///
+    /// # Panics
+    /// As [`Self::apply`].
+    pub fn apply_all<E: Borrow<Event>>(
+        &mut self,
+        events: &[(Slot, E)],
+        mut applied: impl FnMut(&Event, Applied),
+    ) {
+        let at = |index: usize| events.get(index).map(|(_, event)| event.borrow());
+        (0..AHEAD[0]).filter_map(at).for_each(|event| self.ledger.ask_for_entry(event));
+        for (index, (slot, event)) in events.iter().enumerate() {
+            if let Some(event) = at(index + AHEAD[0]) {
+                self.ledger.ask_for_entry(event);
+            }
+            if let Some(event) = at(index + AHEAD[1]) {
+                self.ledger.ask_for_run(event);
+            }
+            if let Some(event) = at(index + AHEAD[2]) {
+                self.ledger.ask_for_block(event);
+            }
+            let event = event.borrow();
+            applied(event, self.apply_one(*slot, event));
+        }
+        self.ledger.show_totals();
     }
 
     /// Ends an incarnation: everything that `slot` held or had waiting is gone at once, and later events of
@@ -41,14 +82,28 @@ impl IndexWriter {
     /// As [`Self::apply`].
     pub fn retire(&mut self, slot: Slot) -> Applied {
         self.debug_assert_mine(slot);
-        self.shards[self.shard].write().retire(slot)
+        self.ledger.retire(slot)
+    }
+
+    /// Makes the tables large enough for `blocks` blocks in all, with the next events: growing while there is little
+    /// to move costs less.
+    pub fn expect(&mut self, blocks: usize) {
+        self.ledger.expect(blocks);
+    }
+
+    /// Does a bounded part of the work that clears and retirements leave behind, which events do otherwise; whether there
+    /// is more. For when no event comes.
+    pub fn tidy(&mut self) -> bool {
+        self.ledger.tidy()
     }
 
     fn debug_assert_mine(&self, slot: Slot) {
-        debug_assert_eq!(
-            slot.index as usize % self.shards.len(),
-            self.shard,
-            "slot {slot} belongs to the writer of another shard"
-        );
+        debug_assert_eq!(slot.index % self.shards, self.shard, "slot {slot} belongs to the writer of another shard");
+    }
+}
+
+impl fmt::Debug for IndexWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IndexWriter").field("shard", &self.shard).finish_non_exhaustive()
     }
 }

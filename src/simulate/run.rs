@@ -295,7 +295,7 @@ fn events_of(step: &Step) -> Vec<Event> {
     events.extend(step.stored.iter().map(|page| {
         let block = StoredBlock { engine: EngineHash(page.name.0), content: Some(page.content) };
         let parent = page.before.map(|before| EngineHash(before.0));
-        Event::Stored(Stored { tier: Tier::Gpu, parent, blocks: vec![block] })
+        Event::Stored(Stored { tier: Tier::Gpu, parent, blocks: [block].into_iter().collect() })
     }));
     events
 }

@@ -284,7 +284,7 @@ fn copies_that_remain_and_tiers_that_clear_are_passed_on() {
     let removal = |counts: Value| batch_of([remove(&[1, 2], [("remaining_copy_counts", counts)])]);
     let told = |remaining_copies| {
         let hashes = vec![EngineHash(1), EngineHash(2)];
-        vec![Event::Removed(Removed { tier: Tier::Gpu, hashes, remaining_copies })]
+        vec![Event::Removed(Removed { tier: Tier::Gpu, hashes: hashes.into(), remaining_copies })]
     };
     assert_eq!(read(&removal(numbers(&[0, 3]))).0, told(Some(vec![0, 3])));
     for odd in [numbers(&[1]), Value::Nil, array(["x".into(), 1.into()])] {

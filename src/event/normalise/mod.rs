@@ -21,6 +21,8 @@ use salts::{Salt, SaltMemory};
 use super::rejection::{Rejection, Rejections};
 use super::wire::{Batch, Locality, Medium, Ownership, Record, RemovedRecord, Scope, StoredRecord};
 use super::{EngineHash, Event, Removed, Stored, StoredBlock, Tier};
+use smallvec::SmallVec;
+
 use crate::hash::{BlockHash, BlockSize};
 
 /// Turns the decoded batches of one rank, in their order, into events.
@@ -133,7 +135,7 @@ impl Normaliser {
             return Ok(None);
         }
         let remaining_copies = remaining.map(<[u32]>::to_vec);
-        Ok(Some(Event::Removed(Removed { tier, hashes: hashes.to_vec(), remaining_copies })))
+        Ok(Some(Event::Removed(Removed { tier, hashes: SmallVec::from_slice(hashes), remaining_copies })))
     }
 
     fn cleared(&mut self, scope: &Scope) -> Result<Option<Event>, Rejection> {

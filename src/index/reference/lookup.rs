@@ -1,66 +1,62 @@
 //! From a prompt to the slots that hold its beginning.
 
-use std::mem;
-
 use super::tree::{PlaceId, Tree};
 use crate::{
     event::Tier,
     hash::BlockHash,
-    index::{Extension, Scratch},
+    index::{Extension, overlap::Answer},
     slot::Slot,
 };
 
 const SLOWER: [Tier; 3] = [Tier::Host, Tier::Disk, Tier::External];
 
-/// Adds to `scratch` the overlaps of all slots in `tree`. `has_slower` is false if nothing at all is held
+/// Writes to `answer` the overlaps of all slots in `tree`. `has_slower` is false if nothing at all is held
 /// outside GPU memory.
-pub(super) fn overlap(tree: &Tree, prompt: &[BlockHash], has_slower: bool, scratch: &mut Scratch) {
-    walk(tree, prompt, &mut scratch.path);
-    let earlier = scratch.levels.len();
-    gpu_levels(tree, scratch);
+pub(super) fn overlap(tree: &Tree, prompt: &[BlockHash], has_slower: bool, answer: &mut Answer) {
+    let path = walk(tree, prompt);
+    gpu_levels(tree, &path, answer);
     if has_slower {
-        extend_levels(tree, earlier, scratch);
-        extend_from_the_start(tree, scratch);
+        extend_levels(tree, &path, answer);
+        extend_from_the_start(tree, &path, answer);
     }
 }
 
-fn walk(tree: &Tree, prompt: &[BlockHash], path: &mut Vec<PlaceId>) {
-    path.clear();
+/// The places of the prompt's blocks, as far as they exist.
+fn walk(tree: &Tree, prompt: &[BlockHash]) -> Vec<PlaceId> {
+    let mut path = Vec::new();
     let mut place = PlaceId::ROOT;
     for &content in prompt {
         let Some(child) = tree.child(place, content) else { break };
         path.push(child);
         place = child;
     }
+    path
 }
 
 /// Slots match from the first block on and leave at the first one they do not hold.
-fn gpu_levels(tree: &Tree, scratch: &mut Scratch) {
-    let Some(&first) = scratch.path.first() else { return };
-    // Taken out of the scratch while its levels are written; the memory goes back below.
-    let mut alive = mem::take(&mut scratch.alive);
-    alive.extend(tree.holders(first, Tier::Gpu).iter().map(|holder| holder.slot));
-    for depth in 1..scratch.path.len() {
+fn gpu_levels(tree: &Tree, path: &[PlaceId], answer: &mut Answer) {
+    let Some(&first) = path.first() else { return };
+    let mut alive: Vec<Slot> = tree.holders(first, Tier::Gpu).iter().map(|holder| holder.slot).collect();
+    for (depth, &place) in path.iter().enumerate().skip(1) {
         if alive.is_empty() {
             break;
         }
         // Both lists are in order of slot, so one pass over the holders serves all.
-        let mut holders = tree.holders(scratch.path[depth], Tier::Gpu).iter().map(|h| h.slot).peekable();
+        let mut holders = tree.holders(place, Tier::Gpu).iter().map(|h| h.slot).peekable();
         let mut leaves = |slot: Slot| {
             while holders.next_if(|&holder| holder < slot).is_some() {}
             holders.peek() != Some(&slot)
         };
-        scratch.push_level(blocks(depth), alive.extract_if(.., |slot| leaves(*slot)));
+        answer.push_level(blocks(depth), alive.extract_if(.., |slot| leaves(*slot)));
     }
-    scratch.push_level(blocks(scratch.path.len()), alive.drain(..));
-    scratch.alive = alive;
+    answer.push_level(blocks(path.len()), alive);
 }
 
-/// Slots with a GPU overlap go on in slower tiers. The levels from `earlier` on are those of this tree.
-fn extend_levels(tree: &Tree, earlier: usize, scratch: &mut Scratch) {
-    let Scratch { levels, slots, extensions, path, .. } = scratch;
-    for level in &levels[earlier..] {
-        for &slot in &slots[level.start..level.end] {
+/// Slots with a GPU overlap go on in slower tiers.
+fn extend_levels(tree: &Tree, path: &[PlaceId], answer: &mut Answer) {
+    let Answer { levels, slots, extensions, .. } = answer;
+    for level in &*levels {
+        for &slot in &slots[level.slots()] {
             extend(tree, path, slot, level.depth as usize, extensions);
         }
     }
@@ -68,8 +64,8 @@ fn extend_levels(tree: &Tree, earlier: usize, scratch: &mut Scratch) {
 
 /// Slots without one may hold the first block in a slower tier. Each is taken up at the fastest such tier, so
 /// that it is taken up once.
-fn extend_from_the_start(tree: &Tree, scratch: &mut Scratch) {
-    let Scratch { extensions, path, .. } = scratch;
+fn extend_from_the_start(tree: &Tree, path: &[PlaceId], answer: &mut Answer) {
+    let extensions = &mut answer.extensions;
     let Some(&first) = path.first() else { return };
     for tier in SLOWER {
         for holder in tree.holders(first, tier) {

@@ -7,30 +7,26 @@
 mod holdings;
 mod lookup;
 mod names;
-mod pending;
 mod store;
 mod tree;
-
-pub(in crate::index) use tree::PlaceId;
 
 use ahash::AHashMap;
 
 use self::{
     holdings::{Block, Holdings},
     names::Names,
-    pending::Pending,
-    tree::Tree,
+    tree::{PlaceId, Tree},
 };
-use super::{Applied, Scratch, Totals};
+use super::{Applied, Overlaps, Scratch, Totals, pending::Pending};
 use crate::{
     event::{EngineHash, Event, Removed, Tier},
     hash::BlockHash,
     slot::Slot,
 };
 
-/// One shard.
+/// The index without shards, threads or haste, with the same face as the real one.
 #[derive(Debug)]
-pub(super) struct Reference {
+pub struct Reference {
     tree: Tree,
     /// By slot index. An index that was seen once keeps its generation here.
     slots: AHashMap<u32, Holdings>,
@@ -45,7 +41,9 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    pub(super) fn new(pending_limit: usize) -> Self {
+    /// An empty one, in which `pending_limit` blocks of a slot may wait.
+    #[must_use]
+    pub fn new(pending_limit: usize) -> Self {
         Self {
             tree: Tree::new(),
             slots: AHashMap::new(),
@@ -58,27 +56,36 @@ impl Reference {
         }
     }
 
-    pub(super) fn overlap(&self, prompt: &[BlockHash], scratch: &mut Scratch) {
+    /// As [`PrefixIndex::overlap`](super::PrefixIndex::overlap).
+    pub fn overlap<'a>(&self, prompt: &[BlockHash], scratch: &'a mut Scratch) -> Overlaps<'a> {
+        let answer = &mut scratch.answer;
+        answer.clear();
         let has_slower = self.counts[1..].iter().any(|&count| count > 0);
-        lookup::overlap(&self.tree, prompt, has_slower, scratch);
+        lookup::overlap(&self.tree, prompt, has_slower, answer);
+        Overlaps { answer }
     }
 
-    pub(super) fn blocks(&self, slot: Slot) -> [u64; 4] {
+    /// As [`PrefixIndex::blocks`](super::PrefixIndex::blocks).
+    #[must_use]
+    pub fn blocks(&self, slot: Slot) -> [u64; 4] {
         let current = self.slots.get(&slot.index).filter(|holdings| holdings.generation == slot.generation);
         current.map_or([0; 4], |holdings| holdings.counts)
     }
 
-    pub(super) fn add_totals(&self, totals: &mut Totals) {
-        totals.places += self.tree.len() as u64;
-        totals.names += self.names.len() as u64;
-        totals.pending += self.pending.len() as u64;
-        totals.dropped += self.dropped;
-        for (total, count) in totals.blocks.iter_mut().zip(self.counts) {
-            *total += count;
+    /// As [`PrefixIndex::totals`](super::PrefixIndex::totals), without bytes.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals {
+            places: self.tree.len() as u64,
+            blocks: self.counts,
+            pending: self.pending.len() as u64,
+            dropped: self.dropped,
+            bytes: 0,
         }
     }
 
-    pub(super) fn apply(&mut self, slot: Slot, event: &Event) -> Applied {
+    /// As [`IndexWriter::apply`](super::IndexWriter::apply).
+    pub fn apply(&mut self, slot: Slot, event: &Event) -> Applied {
         let mut applied = Applied::default();
         if !self.listen(slot, &mut applied) {
             applied.stale = true;
@@ -92,7 +99,8 @@ impl Reference {
         applied
     }
 
-    pub(super) fn retire(&mut self, slot: Slot) -> Applied {
+    /// As [`IndexWriter::retire`](super::IndexWriter::retire).
+    pub fn retire(&mut self, slot: Slot) -> Applied {
         let mut applied = Applied::default();
         if self.listen(slot, &mut applied) {
             self.clear(slot, None, &mut applied);

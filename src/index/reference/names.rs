@@ -11,7 +11,6 @@ use crate::event::EngineHash;
 pub(super) struct Names {
     /// Nearly always one place a name; none is never stored.
     places: AHashMap<EngineHash, SmallVec<[Naming; 1]>>,
-    len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -22,14 +21,8 @@ struct Naming {
 }
 
 impl Names {
-    /// Names in use, one for each slot that uses it.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// One more slot uses `name` for `place`.
     pub(super) fn add(&mut self, name: EngineHash, place: PlaceId) {
-        self.len += 1;
         let namings = self.places.entry(name).or_default();
         match namings.iter_mut().find(|naming| naming.place == place) {
             Some(naming) => naming.slots += 1,
@@ -41,7 +34,6 @@ impl Names {
     pub(super) fn remove(&mut self, name: EngineHash, place: PlaceId) {
         let Some(namings) = self.places.get_mut(&name) else { return };
         let Some(at) = namings.iter().position(|naming| naming.place == place) else { return };
-        self.len -= 1;
         namings[at].slots -= 1;
         if namings[at].slots == 0 {
             namings.swap_remove(at);

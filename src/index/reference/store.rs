@@ -2,16 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    Reference,
-    holdings::{Block, Copies},
-    pending::Waiter,
-    tree::PlaceId,
-};
+use super::{Reference, holdings::Block, tree::PlaceId};
 use crate::{
     event::{EngineHash, Stored, StoredBlock, Tier},
     hash::BlockHash,
-    index::Applied,
+    index::{Applied, copies::Copies, pending::Waiter},
     slot::Slot,
 };
 

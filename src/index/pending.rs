@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahash::AHashMap;
 
-use super::holdings::Copies;
+use super::copies::Copies;
 use crate::{event::EngineHash, hash::BlockHash, slot::Slot};
 
 /// All waiting blocks of a shard. A slot's name is either placed or here, never both.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(in crate::index) struct Pending {
     blocks: AHashMap<(Slot, EngineHash), Waiting>,
     /// The blocks of each slot, oldest first; a slot without any has no entry.
     by_slot: AHashMap<Slot, BTreeMap<Age, EngineHash>>,
@@ -20,10 +20,10 @@ pub(super) struct Pending {
 
 /// A block that waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(in crate::index) struct Waiting {
     /// The parent's name and the block's content; `None` for a block of which only the name was said.
-    pub(super) below: Option<(EngineHash, BlockHash)>,
-    pub(super) copies: Copies,
+    pub(in crate::index) below: Option<(EngineHash, BlockHash)>,
+    pub(in crate::index) copies: Copies,
     age: Age,
 }
 
@@ -34,15 +34,15 @@ struct Age(u64);
 /// A waiting block as its awaited name knows it. Ordered by age first: when a name becomes known, the oldest
 /// waiter goes first, so that the outcome does not depend on the order of a hash table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Waiter {
+pub(in crate::index) struct Waiter {
     age: Age,
-    pub(super) slot: Slot,
-    pub(super) name: EngineHash,
+    pub(in crate::index) slot: Slot,
+    pub(in crate::index) name: EngineHash,
 }
 
 impl Waiting {
     /// Whether the block may be one with this content.
-    pub(super) fn may_be(&self, content: BlockHash) -> bool {
+    pub(in crate::index) fn may_be(&self, content: BlockHash) -> bool {
         self.below.is_none_or(|(_, own)| own == content)
     }
 
@@ -53,33 +53,38 @@ impl Waiting {
 }
 
 impl Pending {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::index) fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    pub(super) fn len_of(&self, slot: Slot) -> usize {
+    pub(in crate::index) fn len_of(&self, slot: Slot) -> usize {
         self.by_slot.get(&slot).map_or(0, BTreeMap::len)
     }
 
-    pub(super) fn get(&self, slot: Slot, name: EngineHash) -> Option<&Waiting> {
+    pub(in crate::index) fn get(&self, slot: Slot, name: EngineHash) -> Option<&Waiting> {
         self.blocks.get(&(slot, name))
     }
 
     /// The copies of a waiting block. Whoever takes the last one also takes the block out.
-    pub(super) fn copies_mut(&mut self, slot: Slot, name: EngineHash) -> Option<&mut Copies> {
+    pub(in crate::index) fn copies_mut(&mut self, slot: Slot, name: EngineHash) -> Option<&mut Copies> {
         self.blocks.get_mut(&(slot, name)).map(|waiting| &mut waiting.copies)
     }
 
-    pub(super) fn names_of(&self, slot: Slot) -> Vec<EngineHash> {
+    pub(in crate::index) fn names_of(&self, slot: Slot) -> Vec<EngineHash> {
         self.by_slot.get(&slot).map_or_else(Vec::new, |names| names.values().copied().collect())
     }
 
-    pub(super) fn awaits(&self, awaited: EngineHash) -> impl Iterator<Item = Waiter> + '_ {
+    pub(in crate::index) fn awaits(&self, awaited: EngineHash) -> impl Iterator<Item = Waiter> + '_ {
         self.by_awaited.get(&awaited).into_iter().flatten().copied()
     }
 
+    /// Every name that a block waits for.
+    pub(in crate::index) fn awaited(&self) -> impl Iterator<Item = EngineHash> + '_ {
+        self.by_awaited.keys().copied()
+    }
+
     /// Adds a block that is not here yet, as the youngest.
-    pub(super) fn insert(
+    pub(in crate::index) fn insert(
         &mut self,
         slot: Slot,
         name: EngineHash,
@@ -92,7 +97,7 @@ impl Pending {
     }
 
     /// The block is now known to follow a parent. It keeps its age.
-    pub(super) fn set_below(&mut self, slot: Slot, name: EngineHash, below: (EngineHash, BlockHash)) {
+    pub(in crate::index) fn set_below(&mut self, slot: Slot, name: EngineHash, below: (EngineHash, BlockHash)) {
         if let Some(waiting) = self.take(slot, name) {
             self.link(slot, name, Waiting { below: Some(below), ..waiting });
         }
@@ -105,7 +110,7 @@ impl Pending {
         self.blocks.insert((slot, name), waiting);
     }
 
-    pub(super) fn take(&mut self, slot: Slot, name: EngineHash) -> Option<Waiting> {
+    pub(in crate::index) fn take(&mut self, slot: Slot, name: EngineHash) -> Option<Waiting> {
         let waiting = self.blocks.remove(&(slot, name))?;
         let awaited = waiting.awaited(name);
         if let Some(waiters) = self.by_awaited.get_mut(&awaited) {
@@ -123,7 +128,7 @@ impl Pending {
         Some(waiting)
     }
 
-    pub(super) fn take_oldest(&mut self, slot: Slot) -> Option<Waiting> {
+    pub(in crate::index) fn take_oldest(&mut self, slot: Slot) -> Option<Waiting> {
         let name = *self.by_slot.get(&slot)?.values().next()?;
         self.take(slot, name)
     }

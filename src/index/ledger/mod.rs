@@ -1,0 +1,248 @@
+//! What each slot holds, under which names, and how often: one shard as its writer keeps it.
+//!
+//! Nearly all blocks are *regular*: the slot calls the block as the tree does and holds one copy in each tier it is
+//! in. Of those the tree's marks say everything. The ledger adds what they cannot say:
+//!
+//! * copies beyond the first, of regular blocks ([`Oddities`](oddities::Oddities));
+//! * *odd* names: names that lead elsewhere for others, or of which a slot has several for one block. A slot either
+//!   holds a block as a regular one or under odd names, never both. Engines that seed their hashes by
+//!   chance make the blocks they share with others odd, which costs memory and time but no exactness;
+//! * blocks that wait for their place ([`Pending`]).
+//!
+//! Each kind of event has a short path for slots without oddities while nothing waits, and a literal one, block by
+//! block, for all the rest.
+
+mod end;
+mod free_seats;
+mod holder;
+mod naming;
+mod oddities;
+mod remove;
+mod store;
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use ahash::AHashMap;
+use smallvec::SmallVec;
+
+use self::{end::Endings, free_seats::FreeSeats, holder::Holder};
+use super::{
+    Applied,
+    pending::Pending,
+    raw::{NO_SEAT, SEATS, Shared},
+    tree::{Place, Tree},
+};
+use crate::{
+    event::{EngineHash, Event, Tier},
+    slot::Slot,
+};
+
+/// The writer's side of a shard.
+pub(super) struct Ledger {
+    tree: Tree,
+    /// By the slot's number in the shard.
+    holders: Vec<Holder>,
+    /// Which seats of each tier are free.
+    free_seats: [FreeSeats; 4],
+    /// Who uses a name oddly, and for which block.
+    odd: AHashMap<EngineHash, SmallVec<[OddName; 1]>>,
+    pending: Pending,
+    /// Names that began or ceased to lead somewhere while blocks wait; empty between events.
+    changed: Vec<EngineHash>,
+    endings: Endings,
+    pending_limit: usize,
+    dropped: u64,
+    counts: [u64; 4],
+    next_serial: u64,
+    /// Entries the name table is being grown for.
+    expected: usize,
+}
+
+/// One slot's odd use of a name.
+#[derive(Clone, Copy)]
+struct OddName {
+    place: Place,
+    number: u32,
+    serial: u64,
+}
+
+impl Ledger {
+    pub(super) fn new(shared: Arc<Shared>, key: u64, pending_limit: usize) -> Self {
+        Self {
+            tree: Tree::new(shared, key),
+            holders: Vec::new(),
+            free_seats: Default::default(),
+            odd: AHashMap::new(),
+            pending: Pending::default(),
+            changed: Vec::new(),
+            endings: Endings::default(),
+            pending_limit,
+            dropped: 0,
+            counts: [0; 4],
+            next_serial: 1,
+            expected: 0,
+        }
+    }
+
+    /// Applies an event. What the shard holds in all is [shown](Self::show_totals) later.
+    #[inline]
+    pub(super) fn apply(&mut self, slot: Slot, event: &Event) -> Applied {
+        let mut applied = Applied::default();
+        let number = self.tree.shared.number(slot);
+        if number >= SEATS {
+            if let Event::Stored(stored) = event {
+                applied.refused = u32::try_from(stored.blocks.len()).unwrap_or(u32::MAX);
+            }
+            return applied;
+        }
+        if !self.listen(number, slot, &mut applied) {
+            applied.stale = true;
+            return applied;
+        }
+        match event {
+            Event::Stored(stored) => self.store(number, stored, &mut applied),
+            Event::Removed(removed) => self.remove(number, removed, &mut applied),
+            Event::Cleared(tier) => self.clear(number, *tier, &mut applied),
+        }
+        self.work_off();
+        applied
+    }
+
+    pub(super) fn retire(&mut self, slot: Slot) -> Applied {
+        let mut applied = Applied::default();
+        let number = self.tree.shared.number(slot);
+        if number < SEATS && self.listen(number, slot, &mut applied) {
+            self.clear(number, None, &mut applied);
+            self.holders[number as usize].retired = true;
+            self.show_totals();
+        } else {
+            applied.stale = true;
+        }
+        applied
+    }
+
+    /// Whether the slot, the `number`th of the shard, is a current incarnation. A newer one than known so far ends the
+    /// older one.
+    #[inline(always)]
+    fn listen(&mut self, number: u32, slot: Slot, applied: &mut Applied) -> bool {
+        if let Some(holder) = self.holders.get(number as usize)
+            && holder.is_used
+            && holder.slot == slot
+        {
+            return !holder.retired;
+        }
+        self.meet(number, slot, applied)
+    }
+
+    /// As [`Self::listen`], for a slot that is not the one that the ledger knows.
+    fn meet(&mut self, number: u32, slot: Slot, applied: &mut Applied) -> bool {
+        while self.holders.len() <= number as usize {
+            self.holders.push(Holder::default());
+        }
+        let holder = &self.holders[number as usize];
+        if holder.is_used {
+            if slot.generation < holder.slot.generation {
+                return false;
+            }
+            self.clear(number, None, applied);
+        }
+        let holder = &mut self.holders[number as usize];
+        holder.is_used = true;
+        holder.slot = slot;
+        holder.retired = false;
+        self.tree.shared.note_slot(slot);
+        true
+    }
+
+    /// The seat that a slot's blocks in a tier are marked with; `None` if there is none left.
+    fn seat(&mut self, number: u32, tier: usize) -> Option<u32> {
+        let seat = self.holders[number as usize].seats[tier];
+        if seat != NO_SEAT {
+            return Some(seat);
+        }
+        if self.free_seats[tier].is_full() {
+            // Those that nobody sits in are still being swept out.
+            self.sweep_all();
+        }
+        let seat = self.free_seats[tier].take(number)?;
+        let holder = &mut self.holders[number as usize];
+        holder.seats[tier] = seat;
+        if holder.serial == 0 {
+            holder.serial = self.next_serial;
+            self.next_serial += 1;
+        }
+        self.tree.shared.seats[tier].take(number, seat, holder.slot);
+        Some(seat)
+    }
+
+    /// `blocks` more, or fewer, names of a slot are held in a tier.
+    fn count(&mut self, number: u32, tier: Tier, blocks: i64) {
+        let tier = tier.index();
+        self.tree.shared.count(number, tier, blocks);
+        self.counts[tier] = self.counts[tier].wrapping_add_signed(blocks);
+    }
+
+    /// Shows what the shard holds.
+    pub(super) fn show_totals(&self) {
+        let totals = &self.tree.shared.totals;
+        totals.places.store(self.tree.places(), Relaxed);
+        totals.pending.store(self.pending.len() as u64, Relaxed);
+        totals.dropped.store(self.dropped, Relaxed);
+        totals.bytes.store(self.tree.bytes(), Relaxed);
+        for (total, count) in totals.blocks.iter().zip(self.counts) {
+            total.store(count, Relaxed);
+        }
+    }
+
+    /// Does a bounded part of what clears have left to do, and of growing; whether there is more.
+    pub(super) fn tidy(&mut self) -> bool {
+        let more = self.work();
+        self.show_totals();
+        more
+    }
+
+    /// The tables are made large enough for `blocks` blocks in all, step by step.
+    pub(super) fn expect(&mut self, blocks: usize) {
+        self.expected = blocks;
+    }
+}
+
+/// What an event needs, asked for ahead.
+impl Ledger {
+    #[inline(always)]
+    pub(super) fn ask_for_entry(&self, event: &Event) {
+        if let Some(name) = leading_name(event) {
+            self.tree.ask_for_entry(name);
+        }
+        // Where the first new name will go. The rest of a chain is asked for while it is stored.
+        if let Event::Stored(stored) = event
+            && let Some(block) = stored.blocks.first()
+        {
+            self.tree.ask_for_entry(block.engine.0);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn ask_for_run(&self, event: &Event) {
+        if let Some(name) = leading_name(event) {
+            self.tree.ask_for_run(name);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn ask_for_block(&self, event: &Event) {
+        if let Some(name) = leading_name(event) {
+            self.tree.ask_for_block(name);
+        }
+    }
+}
+
+/// The name that an event looks up first.
+#[inline(always)]
+fn leading_name(event: &Event) -> Option<u64> {
+    match event {
+        Event::Stored(stored) => stored.parent.map(|parent| parent.0),
+        Event::Removed(removed) => removed.hashes.first().map(|name| name.0),
+        Event::Cleared(_) => None,
+    }
+}

@@ -1,0 +1,337 @@
+//! A lookup: from a prompt to the slots that hold its beginning.
+//!
+//! One pass reads run after run and notes the version of each. If all of them, and the shard's count of endings, are
+//! the same afterwards, then everything that was read was true at one moment (when the last child was not
+//! found, or the last header was read), and the answer is that moment's. Otherwise the pass is dropped and another one
+//! begins.
+
+use std::sync::atomic::{
+    Ordering::{Acquire, Relaxed},
+    fence,
+};
+
+use super::{
+    child_table::Found,
+    compare::agree,
+    marks::{GPU, Mark, SeatSet, Who},
+    prefetch,
+    run::{NO_SEATS, Run, halves},
+    seat_table::{NO_SEAT, SeatTable},
+    shared::{CONTENT, Shared},
+};
+use crate::hash::BlockHash;
+
+/// What a pass needs besides the answer; reused, so that it allocates nothing once warm.
+#[derive(Default, Debug)]
+pub(in crate::index) struct Path {
+    pub(super) steps: Vec<Step>,
+    /// Seats that hold everything so far.
+    alive: SeatSet,
+    /// Seats that hold what matters of the current run.
+    through: SeatSet,
+    pub(super) group: SeatSet,
+    /// Passes that were dropped, ever.
+    pub(in crate::index) retries: u64,
+}
+
+/// A run on the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) run: u32,
+    version: u64,
+    /// Position of the run's first block in the prompt, and how many blocks of the run the prompt goes through.
+    pub(super) position: u32,
+    pub(super) matched: u32,
+}
+
+/// The pass met a change.
+struct Torn;
+
+/// After this many dropped passes in a row a reader gives its core away: the writer may be waiting for one, in the
+/// middle of a change.
+const PATIENCE: u32 = 16;
+
+/// Where a pass puts what it finds. A pass that is dropped leaves things behind: the sink is wound back before the next one.
+pub(in crate::index) trait Sink {
+    /// These of the 64 seats from `64 * word` on hold exactly `depth` blocks.
+    fn seats(&mut self, table: &SeatTable, depth: u32, word: u32, bits: u64);
+
+    /// This seat holds exactly `depth` blocks.
+    fn seat(&mut self, table: &SeatTable, depth: u32, seat: u32);
+
+    /// What slower tiers add; only asked for if there are any.
+    fn extend(&mut self, shared: &Shared, path: &mut Path);
+
+    /// Forgets what the last pass put here.
+    fn wind_back(&mut self);
+}
+
+impl Shared {
+    /// Finds who holds how much of a prompt.
+    #[inline]
+    pub(in crate::index) fn look_up(&self, prompt: &[BlockHash], path: &mut Path, sink: &mut impl Sink) {
+        if prompt.is_empty() {
+            return;
+        }
+        let mut dropped = 0_u32;
+        while self.pass(prompt, path, sink).is_err() {
+            sink.wind_back();
+            path.retries += 1;
+            dropped += 1;
+            if dropped.is_multiple_of(PATIENCE) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn pass(&self, prompt: &[BlockHash], path: &mut Path, sink: &mut impl Sink) -> Result<(), Torn> {
+        let (endings, slower) = (self.endings(), self.slower());
+        if endings % 2 == 1 {
+            return Err(Torn);
+        }
+        path.steps.clear();
+        path.alive.0.clear();
+        self.walk(prompt, path, sink, slower != 0)?;
+        if slower != 0 {
+            sink.extend(self, path);
+        }
+        // Everything read above comes before the comparisons below; see `Run::is_still`.
+        fence(Acquire);
+        let still = endings == self.endings() && slower == self.slower();
+        let all_still = || path.steps.iter().all(|step| self.runs.get(step.run).is_still(step.version));
+        if still && all_still() { Ok(()) } else { Err(Torn) }
+    }
+
+    #[inline(always)]
+    fn walk(
+        &self,
+        prompt: &[BlockHash],
+        path: &mut Path,
+        sink: &mut impl Sink,
+        to_the_end: bool,
+    ) -> Result<(), Torn> {
+        let (mut position, mut parent, mut offset) = (0, 0, 0);
+        let mut next = prompt[0].0;
+        let mut hash = self.child_hash(parent, offset, next);
+        loop {
+            let link = u64::from(parent) << 32 | u64::from(offset);
+            let (mut version, mut array) = (0, 0);
+            let found = self.children.find(hash, |run| {
+                let run = self.runs.get(run);
+                version = run.version();
+                let found = run.first.load(Relaxed) == next && run.link.load(Relaxed) == link;
+                array = run.array.load(Relaxed);
+                found
+            });
+            let number = match found {
+                Found::Run(run) => run,
+                Found::Absent => break,
+                Found::Unsure => return Err(Torn),
+            };
+            let (start, length) = halves(array);
+            if version & 1 == 1 || length == 0 {
+                return Err(Torn);
+            }
+            let run = self.runs.get(number);
+            let contents = self.blocks.words(CONTENT, start);
+            let (set, list) = halves(run.gpu.load(Relaxed));
+            if list != 0 {
+                prefetch(self.marks.words(0, list));
+            }
+            if set != 0 {
+                prefetch(self.marks.words(0, set));
+            }
+            let wanted = &prompt[position..];
+            let within = wanted.len().min(length as usize);
+            // SAFETY: array words are stored as one, so `length` words from `start` lie in one chunk. The first
+            // block is known to agree.
+            let matched = 1 + unsafe { agree(&wanted[1..within], contents.add(1)) };
+            let goes_on = matched < wanted.len();
+            if goes_on {
+                next = wanted[matched].0;
+                hash = self.child_hash(number, matched as u32, next);
+                self.children.prefetch(hash);
+            }
+            path.steps.push(Step { run: number, version, position: position as u32, matched: matched as u32 });
+            let leaves = goes_on && matched < length as usize;
+            let stretch = Stretch { run, set, list, position: position as u32, matched: matched as u32, leaves };
+            if position == 0 {
+                self.enter(stretch, path, sink);
+            } else if !path.alive.0.is_empty() {
+                self.go_on(stretch, path, sink);
+            }
+            position += matched;
+            (parent, offset) = (number, matched as u32);
+            if !goes_on || (path.alive.0.is_empty() && !to_the_end) {
+                break;
+            }
+        }
+        for at in 0..path.alive.0.len() {
+            let (word, bits) = path.alive.0[at];
+            sink.seats(&self.seats[GPU], position as u32, word, bits);
+        }
+        Ok(())
+    }
+
+    /// Whole holders of a run into `path.through`.
+    #[inline(always)]
+    fn whole(&self, run: &Run, set: u32, through: &mut SeatSet) {
+        through.0.clear();
+        if set != 0 {
+            return self.marks.read_set(set, through);
+        }
+        let mut seats = run.whole.load(Relaxed);
+        while seats != NO_SEATS {
+            let seat = seats as u32 & 0xffff;
+            if seat == NO_SEAT {
+                break;
+            }
+            match through.0.last_mut() {
+                Some((word, bits)) if *word == seat / 64 => *bits |= 1 << (seat % 64),
+                _ => through.0.push((seat / 64, 1 << (seat % 64))),
+            }
+            seats = seats >> 16 | 0xffff << 48;
+        }
+    }
+
+    /// The first run: whoever holds its first block begins here.
+    #[inline(always)]
+    fn enter(&self, stretch: Stretch<'_>, path: &mut Path, sink: &mut impl Sink) {
+        self.whole(stretch.run, stretch.set, &mut path.through);
+        for mark in self.marks.marks(stretch.list).filter(|mark| mark.start() == 0) {
+            let depth = mark.end().min(stretch.matched);
+            let through = stretch.passes(mark);
+            match mark.who() {
+                Who::Seat(seat) => {
+                    if through {
+                        path.through.add(seat / 64, 1 << (seat % 64));
+                    } else if self.seats[GPU].is_live(seat) {
+                        sink.seat(&self.seats[GPU], depth, seat);
+                    }
+                }
+                Who::Set(set) => {
+                    path.group.0.clear();
+                    self.marks.read_set(set, &mut path.group);
+                    for &(word, bits) in &path.group.0 {
+                        if through {
+                            path.through.add(word, bits);
+                        } else {
+                            sink.seats(&self.seats[GPU], depth, word, bits & self.seats[GPU].live(word));
+                        }
+                    }
+                }
+            }
+        }
+        for (word, bits) in &mut path.through.0 {
+            *bits &= self.seats[GPU].live(*word);
+        }
+        path.through.0.retain(|&(_, bits)| bits != 0);
+        std::mem::swap(&mut path.alive, &mut path.through);
+    }
+
+    /// A further run: whoever does not hold its beginning stays at its position, and whoever holds only a part stops there.
+    #[inline(always)]
+    fn go_on(&self, stretch: Stretch<'_>, path: &mut Path, sink: &mut impl Sink) {
+        let Path { alive, through, group, .. } = path;
+        self.whole(stretch.run, stretch.set, through);
+        let all_go_on = stretch.list == 0 || alive.0.iter().all(|&(word, bits)| bits & !through.word(word) == 0);
+        if !all_go_on {
+            for mark in self.marks.marks(stretch.list).filter(|mark| mark.start() == 0) {
+                let depth = stretch.position + mark.end().min(stretch.matched);
+                let passes = stretch.passes(mark);
+                let mut part = |word: u32, bits: u64| {
+                    let bits = bits & alive.word(word);
+                    if bits == 0 {
+                    } else if passes {
+                        through.add(word, bits);
+                    } else {
+                        sink.seats(&self.seats[GPU], depth, word, bits);
+                        alive.take(word, bits);
+                    }
+                };
+                match mark.who() {
+                    Who::Seat(seat) => part(seat / 64, 1 << (seat % 64)),
+                    Who::Set(set) => {
+                        group.0.clear();
+                        self.marks.read_set(set, group);
+                        group.0.iter().for_each(|&(word, bits)| part(word, bits));
+                    }
+                }
+            }
+        }
+        let mut at = 0;
+        alive.0.retain_mut(|(word, bits)| {
+            while at < through.0.len() && through.0[at].0 < *word {
+                at += 1;
+            }
+            let holds = if at < through.0.len() && through.0[at].0 == *word { through.0[at].1 } else { 0 };
+            let stays = *bits & !holds;
+            if stays != 0 {
+                sink.seats(&self.seats[GPU], stretch.position, *word, stays);
+            }
+            *bits &= holds;
+            *bits != 0
+        });
+    }
+
+    /// Where the interval of a seat that holds `offset` ends; `offset` itself if there is none.
+    pub(super) fn end_of(&self, list: u32, tier: usize, seat: u32, offset: u32) -> u32 {
+        let covers = |mark: &Mark| {
+            mark.tier() == tier
+                && mark.start() <= offset
+                && offset < mark.end()
+                && match mark.who() {
+                    Who::Seat(own) => own == seat,
+                    Who::Set(set) => self.marks.set_has(set, seat),
+                }
+        };
+        self.marks.marks(list).find(covers).map_or(offset, Mark::end)
+    }
+
+    /// Whether a seat holds a block of a run; the run's length is the caller's to check.
+    pub(in crate::index) fn holds(&self, run: u32, tier: usize, seat: u32, offset: u32) -> bool {
+        let run = self.runs.get(run);
+        if tier != GPU {
+            return self.end_of(run.slower.load(Relaxed) as u32, tier, seat, offset) > offset;
+        }
+        let (set, list) = halves(run.gpu.load(Relaxed));
+        if self.is_whole(run, set, seat) {
+            return true;
+        }
+        self.end_of(list, GPU, seat, offset) > offset
+    }
+
+    #[inline(always)]
+    pub(in crate::index) fn is_whole(&self, run: &Run, set: u32, seat: u32) -> bool {
+        if set != 0 {
+            return self.marks.set_has(set, seat);
+        }
+        let seats = run.whole.load(Relaxed);
+        (0..4).any(|at| (seats >> (at * 16)) as u32 & 0xffff == seat)
+    }
+}
+
+/// A run on the way, its holders, and how far the prompt goes into it.
+#[derive(Clone, Copy)]
+struct Stretch<'a> {
+    run: &'a Run,
+    /// Handles of the set of whole holders and of the list of other marks.
+    set: u32,
+    list: u32,
+    /// Position of the run's first block in the prompt.
+    position: u32,
+    matched: u32,
+    /// The prompt goes on, but not in this run.
+    leaves: bool,
+}
+
+impl Stretch<'_> {
+    /// Whether holders of this part of the run may go on where the prompt does.
+    #[inline(always)]
+    fn passes(self, mark: Mark) -> bool {
+        self.leaves && mark.end() >= self.matched
+    }
+}

@@ -1,0 +1,262 @@
+//! New blocks.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{Family, Place, Point, Tree, hold::{joined, only}};
+use crate::{
+    event::StoredBlock,
+    index::raw::{CHUNK, CONTENT, GPU, Interval, MAX_RUN, NAME, NO_SEATS, halves},
+};
+
+/// Names whose entries are asked for ahead.
+const AHEAD: usize = 24;
+
+/// What came of making blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::index) struct Made {
+    /// How many were made.
+    pub(in crate::index) count: usize,
+    /// Where the last one is.
+    pub(in crate::index) last: Place,
+    /// Why not all, if so.
+    pub(in crate::index) stopped: Option<Stopped>,
+}
+
+/// Why blocks were not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::index) enum Stopped {
+    /// The run is full; the rest goes below it.
+    RunIsFull,
+    /// The next block's name leads to another block.
+    NameIsTaken,
+    /// There is no memory that the index may use.
+    NoRoom,
+}
+
+/// Content of a block that has one.
+fn content(block: &StoredBlock) -> u64 {
+    block.content.map_or(0, |content| content.0)
+}
+
+impl Tree {
+    /// Makes blocks at a point where the first one's content does not follow yet, held by one seat. All have
+    /// contents. With `mapped`, their names lead to them; it stops before a name that leads elsewhere.
+    pub(in crate::index) fn make(
+        &mut self,
+        tier: usize,
+        seat: u32,
+        point: Point,
+        blocks: &[StoredBlock],
+        mapped: bool,
+    ) -> Made {
+        if tier != GPU {
+            self.shared.note_slower();
+        }
+        if self.can_append(tier, seat, point) {
+            self.append(tier, seat, point, blocks, mapped)
+        } else {
+            self.make_run(tier, seat, point, blocks, mapped)
+        }
+    }
+
+    /// Whether a chain may go on in the run itself: the point is its end, and whoever else holds the whole run is one of
+    /// the few that can be marked as holding its present length.
+    fn can_append(&self, tier: usize, seat: u32, Point { run, offset }: Point) -> bool {
+        if run == 0 || offset >= MAX_RUN || offset != self.length(run) {
+            return false;
+        }
+        let header = self.shared.runs.get(run);
+        let (set, _) = halves(header.gpu.load(Relaxed));
+        if tier == GPU && set == 0 && header.whole.load(Relaxed) == only(seat) {
+            return true;
+        }
+        let family = &self.families[run as usize];
+        let open = set == 0 && (family.first_child == 0 || family.floor() < offset);
+        open && self.holds(tier, seat, Place { run, offset: offset - 1 })
+            && (tier != GPU || self.shared.is_whole(header, set, seat))
+    }
+
+    fn append(&mut self, tier: usize, seat: u32, point: Point, blocks: &[StoredBlock], mapped: bool) -> Made {
+        let Point { run, offset: length } = point;
+        let blocks = &blocks[..blocks.len().min((MAX_RUN - length) as usize)];
+        if !self.make_room(run, blocks.len() as u32) {
+            return nothing(point, Stopped::NoRoom);
+        }
+        let count = self.fill(run, length, blocks, mapped);
+        if count == 0 {
+            return nothing(point, Stopped::NameIsTaken);
+        }
+        let start = self.shared.runs.get(run).extent().0;
+        let end = length + count as u32;
+        let array = u64::from(start) << 32 | u64::from(end);
+        let header = self.shared.runs.get(run);
+        if tier == GPU && header.whole.load(Relaxed) == only(seat) {
+            header.change(|header| header.array.store(array, Relaxed));
+        } else {
+            self.mark_longer(tier, seat, run, array);
+        }
+        self.places += count as u64;
+        made(count, Place { run, offset: end - 1 }, blocks.len(), end >= MAX_RUN)
+    }
+
+    /// A run gets longer by blocks that only one seat holds: for the others its present length becomes a part.
+    fn mark_longer(&mut self, tier: usize, seat: u32, run: u32, array: u64) {
+        let (length, end) = (self.length(run), array as u32);
+        let mut marking = self.marking(run);
+        let mut others = self.whole_seats(&marking);
+        if tier == GPU {
+            others.take_seat(seat);
+            marking.whole = only(seat);
+        } else {
+            marking.whole = NO_SEATS;
+            let more = Interval { start: length, end };
+            let gone = self.touching(&marking, tier, seat, more);
+            self.remark(&mut marking, tier, seat, &gone, &[joined(&gone, more)]);
+        }
+        if others.len() > 0 {
+            self.mark_all(&mut marking, GPU, Interval { start: 0, end: length }, &others);
+        }
+        self.publish(run, &marking, Some(array));
+    }
+
+    /// Makes sure that a run's array has room for `more` blocks, moving it if need be.
+    fn make_room(&mut self, run: u32, more: u32) -> bool {
+        let header = self.shared.runs.get(run);
+        let ((start, length), capacity) = (header.extent(), header.capacity.load(Relaxed) as u32);
+        if length + more <= capacity {
+            return true;
+        }
+        let wanted = (length + more + (length / 8).max(4)).min(CHUNK);
+        let Some((to, size)) = self.blocks.take(&self.shared.blocks, wanted) else { return false };
+        for plane in [CONTENT, NAME] {
+            for at in 0..length {
+                let word = self.shared.blocks.word(plane, start + at).load(Relaxed);
+                self.shared.blocks.word(plane, to + at).store(word, Relaxed);
+            }
+        }
+        let header = self.shared.runs.get(run);
+        header.change(|header| {
+            header.array.store(u64::from(to) << 32 | u64::from(length), Relaxed);
+            header.capacity.store(u64::from(size), Relaxed);
+        });
+        self.blocks.give(&self.shared.blocks, start, capacity);
+        true
+    }
+
+    fn make_run(&mut self, tier: usize, seat: u32, point: Point, blocks: &[StoredBlock], mapped: bool) -> Made {
+        let blocks = &blocks[..blocks.len().min(MAX_RUN as usize)];
+        let length = blocks.len() as u32;
+        let Some(run) = self.free_run() else { return nothing(point, Stopped::NoRoom) };
+        let Some((start, size)) = self.blocks.take(&self.shared.blocks, (length + length / 16 + 2).min(CHUNK))
+        else {
+            self.free.push(run);
+            return nothing(point, Stopped::NoRoom);
+        };
+        // Nobody finds the run before it is in the child table, but a reader may still look at what it was.
+        let header = self.shared.runs.get(run);
+        header.change(|header| {
+            header.link.store(u64::from(point.run) << 32 | u64::from(point.offset), Relaxed);
+            header.first.store(content(&blocks[0]), Relaxed);
+            header.whole.store(if tier == GPU { only(seat) } else { NO_SEATS }, Relaxed);
+            header.gpu.store(0, Relaxed);
+            header.slower.store(0, Relaxed);
+            header.capacity.store(u64::from(size), Relaxed);
+            header.array.store(u64::from(start) << 32, Relaxed);
+        });
+        let count = self.fill(run, 0, blocks, mapped);
+        if count == 0 {
+            self.blocks.give(&self.shared.blocks, start, size);
+            self.free.push(run);
+            return nothing(point, Stopped::NameIsTaken);
+        }
+        let header = self.shared.runs.get(run);
+        header.change(|header| header.array.store(u64::from(start) << 32 | count as u64, Relaxed));
+        if tier != GPU {
+            let mut marking = self.marking(run);
+            self.remark(&mut marking, tier, seat, &[], &[Interval { start: 0, end: count as u32 }]);
+            self.publish(run, &marking, None);
+        }
+        self.places += count as u64;
+        self.join_family(run, point);
+        let hash = self.shared.child_hash(point.run, point.offset, content(&blocks[0]));
+        let shared = &*self.shared;
+        self.children.insert(&shared.children, hash, run, |run| {
+            let header = shared.runs.get(run);
+            let (parent, offset) = halves(header.link.load(Relaxed));
+            shared.child_hash(parent, offset, header.first.load(Relaxed))
+        });
+        made(count, Place { run, offset: count as u32 - 1 }, blocks.len(), count as u32 == MAX_RUN)
+    }
+
+    fn free_run(&mut self) -> Option<u32> {
+        if let Some(run) = self.free.pop() {
+            return Some(run);
+        }
+        let run = self.next_run;
+        if !self.shared.runs.make(run) {
+            return None;
+        }
+        self.next_run += 1;
+        self.families.push(Family::default());
+        Some(run)
+    }
+
+    fn join_family(&mut self, run: u32, point: Point) {
+        let mut family = Family::default();
+        if point.run != 0 {
+            let parent = &mut self.families[point.run as usize];
+            if parent.first_child == 0 || parent.floor() <= point.offset {
+                parent.floor = point.offset;
+            }
+            family.next = std::mem::replace(&mut parent.first_child, run);
+            if family.next != 0 {
+                self.families[family.next as usize].previous = run;
+            }
+        }
+        self.families[run as usize] = family;
+    }
+
+    /// Writes blocks behind the present end of a run, where nobody reads, and maps their names; how many.
+    fn fill(&mut self, run: u32, from: u32, blocks: &[StoredBlock], mapped: bool) -> usize {
+        let start = self.shared.runs.get(run).extent().0 + from;
+        for (index, block) in (start..).zip(blocks) {
+            self.shared.blocks.word(CONTENT, index).store(content(block), Relaxed);
+            self.shared.blocks.word(NAME, index).store(block.engine.0, Relaxed);
+        }
+        if !mapped {
+            self.unmapped.extend((from..).zip(blocks).map(|(offset, _)| Place { run, offset }));
+            return blocks.len();
+        }
+        if blocks.len() > 1 {
+            blocks.iter().take(AHEAD).for_each(|block| self.names.prefetch(block.engine.0));
+        }
+        for (at, block) in blocks.iter().enumerate() {
+            if let Some(later) = blocks.get(at + AHEAD) {
+                self.names.prefetch(later.engine.0);
+            }
+            if self.names.insert(block.engine.0, run, from + at as u32, &*self.shared).is_err() {
+                return at;
+            }
+        }
+        blocks.len()
+    }
+
+    /// Whether the arena of marks has room for what the next changes may need.
+    pub(super) fn has_room_for_marks(&self) -> bool {
+        let (used, free) = self.marks.usage();
+        free > 0 || used < (self.shared.marks.limit() as u64 - 64) * u64::from(CHUNK)
+    }
+}
+
+fn nothing(point: Point, why: Stopped) -> Made {
+    let Point { run, offset } = point;
+    Made { count: 0, last: Place { run, offset }, stopped: Some(why) }
+}
+
+fn made(count: usize, last: Place, wanted: usize, full: bool) -> Made {
+    let stopped = match count < wanted {
+        true => Some(Stopped::NameIsTaken),
+        false => full.then_some(Stopped::RunIsFull),
+    };
+    Made { count, last, stopped }
+}
