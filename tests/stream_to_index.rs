@@ -55,6 +55,7 @@ impl Rig {
             feed: Feed::new(Endpoint::connect(address)),
             block_size: BlockSize::new(u32::try_from(BLOCK).unwrap()).unwrap(),
             eagle: false,
+            room: Some(1_000),
         };
         let stream = ingestor.open(source, Arc::clone(&status)).unwrap();
         let mut rig = Self { engine, next: 0, index, ingestor, status, stream: Some(stream) };

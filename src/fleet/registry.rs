@@ -376,6 +376,7 @@ impl Fleet {
                 direction: info.spec.kv_events_direction,
                 block_size: checked.block_size,
                 eagle: checked.card.eagle,
+                room: info.spec.total_kv_blocks,
             };
             let key = &cohort.index_key;
             self.streams.open(key, source, Arc::clone(&status)).map_err(RegistrationError::Stream)?;

@@ -45,6 +45,8 @@ pub struct StreamSource {
     pub block_size: BlockSize,
     /// Whether block hashes look one token ahead.
     pub eagle: bool,
+    /// Blocks that the rank's cache has room for, if its card says so.
+    pub room: Option<u64>,
 }
 
 /// What the fleet asks of ingestion. Calls come one at a time, in the order of the changes, and may block: no

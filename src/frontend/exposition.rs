@@ -408,6 +408,7 @@ fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
                 sum.places += totals.places;
                 sum.pending += totals.pending;
                 sum.dropped += totals.dropped;
+                sum.bytes += totals.bytes;
             }
             None => rows.push(([("model", model)], totals)),
         }
@@ -415,6 +416,8 @@ fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let places = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.places)));
     page.gauges("index_places", "Distinct blocks in the index", places)?;
+    let bytes = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.bytes)));
+    page.gauges("index_bytes", "Memory of the index, room for growth included", bytes)?;
     let pending = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.pending)));
     page.gauges("index_pending_blocks", "Blocks that wait for a parent, never credited", pending)?;
     let dropped = rows.iter().map(|(labels, of)| (&labels[..], of.dropped));
@@ -423,14 +426,13 @@ fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
 
 fn events(app: &App, page: &mut Page<'_>) -> fmt::Result {
     let mut kinds = [("stored", 0), ("removed", 0), ("cleared", 0)];
-    let mut blocks =
-        [("stored", 0), ("already", 0), ("pending", 0), ("removed", 0), ("unknown", 0), ("cleared", 0)];
+    let mut blocks = ["stored", "already", "pending", "removed", "unknown", "cleared", "refused"].map(|name| (name, 0));
     let mut problems = [("bad_message", 0), ("unreadable_batch", 0), ("foreign_rank_batch", 0)];
     let mut rejected: Vec<(&'static str, u64)> = Vec::new();
     for (_, of) in app.streams.totals() {
         add(&mut kinds, [of.stored_events, of.removed_events, of.cleared_events]);
         let b = of.blocks;
-        add(&mut blocks, [b.stored, b.already, b.pending, b.removed, b.unknown, b.cleared]);
+        add(&mut blocks, [b.stored, b.already, b.pending, b.removed, b.unknown, b.cleared, b.refused]);
         add(&mut problems, [of.bad_messages, of.unreadable_batches, of.foreign_rank_batches]);
         for (reason, count) in of.rejected {
             match rejected.iter_mut().find(|(known, _)| *known == reason) {

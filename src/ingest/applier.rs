@@ -20,11 +20,15 @@ use crate::{
     index::IndexWriter,
     slot::Slot,
 };
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+use ahash::AHashMap;
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TryRecvError, bounded};
+use smallvec::SmallVec;
 
 /// Batches that may wait for one applier. A second's worth of a busy fleet: enough that a pause of the applier
 /// stops no stream, few enough that a stream's credit never lags far behind its engine.
 const QUEUE: usize = 1_024;
+/// Blocks that tables are made for beforehand at most: a card may say anything, and 64 million take half a gigabyte.
+const MOST_EXPECTED: u64 = 64 << 20;
 /// How often a blocked stream looks whether it is to stop.
 const STOP_CHECK: Duration = Duration::from_millis(20);
 
@@ -50,7 +54,7 @@ impl Ingestor {
         let mut queues = Vec::with_capacity(writers.len());
         for (shard, writer) in writers.into_iter().enumerate() {
             let (queue, jobs) = bounded(QUEUE);
-            let applier = Applier { writer, counters: Arc::clone(&counters) };
+            let applier = Applier::new(writer, Arc::clone(&counters));
             thread::Builder::new().name(format!("kv-apply-{shard}")).spawn(move || applier.run(&jobs))?;
             queues.push(queue);
         }
@@ -63,6 +67,10 @@ impl Ingestor {
     /// See [`Stream::open`].
     pub fn open(&self, source: Source, status: Arc<StreamStatus>) -> Result<Stream, SourceError> {
         let Some(queue) = self.queue(source.slot) else { return Err(SourceError::NoWriter) };
+        if let Some(room) = source.room {
+            // An error means that the applier is gone, and nobody will wait for its tables.
+            let _ = queue.send(Job::Expect(source.slot, room));
+        }
         let feed = source.feed.clone();
         let gate = Gate::new(status);
         gate.withdraw();
@@ -103,6 +111,8 @@ pub(super) enum Job {
     Clear(Slot, Arc<Gate>),
     State(StreamState, Ticket, Arc<Gate>),
     Retire(Slot),
+    /// A rank comes whose cache has room for so many blocks.
+    Expect(Slot, u64),
 }
 
 /// A batch ready for the index.
@@ -128,11 +138,32 @@ pub(super) fn enqueue(queue: &Sender<Job>, mut job: Job, stopped: &dyn Fn() -> b
 struct Applier {
     writer: IndexWriter,
     counters: Arc<Counters>,
+    /// Room of the caches whose ranks are here, by slot index.
+    rooms: AHashMap<u32, u64>,
 }
 
 impl Applier {
+    fn new(writer: IndexWriter, counters: Arc<Counters>) -> Self {
+        Self { writer, counters, rooms: AHashMap::new() }
+    }
+
     fn run(mut self, jobs: &Receiver<Job>) {
-        for job in jobs {
+        let mut untidy = false;
+        loop {
+            // What clears and growth leave to do is done with later events, or now if none waits.
+            let job = match jobs.try_recv() {
+                Ok(job) => job,
+                Err(TryRecvError::Empty) if untidy => {
+                    untidy = self.writer.tidy();
+                    continue;
+                }
+                Err(TryRecvError::Empty) => match jobs.recv() {
+                    Ok(job) => job,
+                    Err(_) => return,
+                },
+                Err(TryRecvError::Disconnected) => return,
+            };
+            untidy = true;
             match job {
                 Job::Batch(batch) => self.apply(&batch),
                 Job::Clear(slot, gate) => {
@@ -144,16 +175,20 @@ impl Applier {
                 Job::Retire(slot) => {
                     let gone = self.writer.retire(slot);
                     self.counters.note_blocks(gone);
+                    self.rooms.remove(&slot.index);
+                }
+                Job::Expect(slot, room) => {
+                    self.rooms.insert(slot.index, room);
+                    self.writer.expect(self.rooms.values().sum::<u64>().min(MOST_EXPECTED) as usize);
                 }
             }
         }
     }
 
     fn apply(&mut self, batch: &Batch) {
-        for event in &batch.events {
-            let applied = self.writer.apply(batch.slot, event);
-            self.counters.note_applied(event, applied);
-        }
+        let events: SmallVec<[(Slot, &Event); 32]> =
+            batch.events.iter().map(|event| (batch.slot, event)).collect();
+        self.writer.apply_all(&events, |event, applied| self.counters.note_applied(event, applied));
         let lag = if batch.timestamp_ms == 0 { 0 } else { unix_ms().saturating_sub(batch.timestamp_ms) };
         batch.gate.status().note_batch(batch.timestamp_ms, lag);
         // After the writes: whoever sees the cursor relies on them.
@@ -185,7 +220,7 @@ mod tests {
 
     fn stored(name: u64) -> Event {
         let block = StoredBlock { engine: EngineHash(name), content: Some(BlockHash(name)) };
-        Event::Stored(Stored { tier: Tier::Gpu, parent: None, blocks: vec![block] })
+        Event::Stored(Stored { tier: Tier::Gpu, parent: None, blocks: [block].into_iter().collect() })
     }
 
     /// What an applier makes of these jobs, once it is through with them.
@@ -195,7 +230,7 @@ mod tests {
         let (queue, inbox) = crossbeam_channel::unbounded();
         jobs.into_iter().for_each(|job| queue.send(job).unwrap());
         drop(queue);
-        Applier { writer: writers.remove(0), counters: Arc::clone(&counters) }.run(&inbox);
+        Applier::new(writers.remove(0), Arc::clone(&counters)).run(&inbox);
         (index, Arc::into_inner(counters).unwrap())
     }
 

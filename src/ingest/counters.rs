@@ -24,6 +24,7 @@ pub struct Counters {
     cleared: AtomicU64,
     attached: AtomicU64,
     dropped: AtomicU64,
+    refused: AtomicU64,
     bad_messages: AtomicU64,
     unreadable_batches: AtomicU64,
     foreign_rank_batches: AtomicU64,
@@ -72,6 +73,8 @@ pub struct BlockTotals {
     pub attached: u64,
     /// Had waited, and went because too many did.
     pub dropped: u64,
+    /// Not held because the index has no room.
+    pub refused: u64,
 }
 
 impl Counters {
@@ -95,6 +98,7 @@ impl Counters {
         add(&self.cleared, applied.cleared.into());
         add(&self.attached, applied.attached.into());
         add(&self.dropped, applied.dropped.into());
+        add(&self.refused, applied.refused.into());
     }
 
     pub(super) fn note_bad_message(&self) {
@@ -131,6 +135,7 @@ impl Counters {
                 cleared: read(&self.cleared),
                 attached: read(&self.attached),
                 dropped: read(&self.dropped),
+                refused: read(&self.refused),
             },
             bad_messages: read(&self.bad_messages),
             unreadable_batches: read(&self.unreadable_batches),

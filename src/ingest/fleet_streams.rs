@@ -78,13 +78,13 @@ impl Streams for FleetStreams {
         let Some(ingestor) = self.ingestor(key) else {
             return Err("the index of this model has no thread to apply KV events with".to_owned());
         };
-        let StreamSource { slot, worker, rank, block_size, eagle, .. } = source;
+        let StreamSource { slot, worker, rank, block_size, eagle, room, .. } = source;
         let endpoint = match source.direction {
             StreamDirection::Connect => Endpoint::connect(source.events),
             StreamDirection::Bind => Endpoint::bind(source.events),
         };
         let feed = Feed { replay: source.replay, settings: self.settings, ..Feed::new(endpoint) };
-        let source = Source { slot, worker, rank, feed, block_size, eagle };
+        let source = Source { slot, worker, rank, feed, block_size, eagle, room };
         let stream = ingestor.open(source, status).map_err(|error| error.to_string())?;
         self.open.lock().streams.insert(slot, stream);
         Ok(())

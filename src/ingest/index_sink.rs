@@ -35,6 +35,8 @@ pub struct Source {
     pub block_size: BlockSize,
     /// The engine's blocks are hashed with one token of look-ahead.
     pub eagle: bool,
+    /// Blocks that the rank's cache has room for, if known: the index makes its tables large enough beforehand.
+    pub room: Option<u64>,
 }
 
 /// Decodes, normalises and hashes on the stream's thread, and queues the outcome.
