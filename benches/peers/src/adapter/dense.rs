@@ -24,6 +24,12 @@ impl Dense {
         }
     }
 
+    /// All of it, for an index that clears and fills it itself.
+    #[inline(always)]
+    pub(super) fn blocks_mut(&mut self) -> &mut [u32] {
+        &mut self.blocks
+    }
+
     pub(super) fn scores(&self) -> Vec<(u32, u32)> {
         (0..).zip(self.blocks.iter().copied()).filter(|&(_, blocks)| blocks > 0).collect()
     }

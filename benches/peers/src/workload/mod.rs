@@ -41,6 +41,9 @@ pub(crate) struct Workload {
     pub(crate) late: Vec<PromptId>,
     /// (block, worker) pairs held at the end.
     pub(crate) resident: usize,
+    /// Blocks that all caches together have room for, which engines tell a router when they register; 0 where the workload
+    /// has no caches.
+    pub(crate) room: usize,
 }
 
 /// What happened to one worker's cache.
