@@ -1,15 +1,15 @@
 //! Words in chunks that never move.
 
+#[cfg(not(loom))]
+use std::ptr;
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
-    ptr,
-    sync::atomic::{
-        AtomicPtr, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
-    },
+    ptr::NonNull,
+    sync::atomic::Ordering::{Acquire, Relaxed, Release},
 };
 
-const CHUNK_BITS: u32 = 15;
+use super::sync::{AtomicPtr, AtomicU64, Line, free, zeroed};
+
+const CHUNK_BITS: u32 = if cfg!(loom) { 5 } else { 15 };
 /// Words of one plane in a chunk: 256 KiB. What is allocated together never crosses a chunk.
 pub(in crate::index) const CHUNK: u32 = 1 << CHUNK_BITS;
 
@@ -22,13 +22,12 @@ pub(in crate::index) struct Arena<const PLANES: usize> {
 }
 
 /// Stands in for every chunk that is not there, so that readers need not ask.
+#[cfg(not(loom))]
 static NOTHING: [AtomicU64; 2 * CHUNK as usize] = [const { AtomicU64::new(0) }; 2 * CHUNK as usize];
 
 impl<const PLANES: usize> Arena<PLANES> {
-    const LAYOUT: Layout = match Layout::from_size_align(PLANES * CHUNK as usize * size_of::<u64>(), 64) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a chunk fits in memory"),
-    };
+    /// Of a chunk.
+    const LINES: usize = PLANES * CHUNK as usize / Line::WORDS;
 
     /// An arena that may grow to `chunks` chunks, a power of two.
     pub(in crate::index) fn new(chunks: usize) -> Self {
@@ -42,8 +41,15 @@ impl<const PLANES: usize> Arena<PLANES> {
         self.chunks.len()
     }
 
+    #[cfg(not(loom))]
     fn nothing() -> *mut AtomicU64 {
         ptr::from_ref(&NOTHING[0]).cast_mut()
+    }
+
+    /// loom has no statics: there every chunk is real from the start.
+    #[cfg(loom)]
+    fn nothing() -> *mut AtomicU64 {
+        zeroed::<Line>(Self::LINES).as_ptr().cast()
     }
 
     /// The words from `index` on in `plane`: readable as far as the end of the index's chunk.
@@ -72,31 +78,39 @@ impl<const PLANES: usize> Arena<PLANES> {
     #[inline(always)]
     pub(in crate::index) unsafe fn slice(&self, plane: usize, index: u32, count: u32) -> &[u64] {
         debug_assert!((index & (CHUNK - 1)) + count <= CHUNK);
+        #[cfg(loom)]
+        return Vec::leak(
+            (index..index + count).map(|index| self.word(plane, index).load(Relaxed)).collect(),
+        );
         // SAFETY: the words lie in one chunk; readers only read them, and the writer promises not to write.
-        unsafe { std::slice::from_raw_parts(self.words(plane, index).cast(), count as usize) }
+        #[cfg(not(loom))]
+        unsafe {
+            std::slice::from_raw_parts(self.words(plane, index).cast(), count as usize)
+        }
     }
 
     /// Makes a chunk real. Only the writer grows, each chunk once.
     pub(in crate::index) fn grow(&self, chunk: usize) {
+        if cfg!(loom) {
+            return;
+        }
         let slot = &self.chunks[chunk];
         debug_assert_eq!(slot.load(Relaxed), Self::nothing());
-        // SAFETY: the layout is not empty, and zeroes are valid atomics.
-        let words = unsafe { alloc_zeroed(Self::LAYOUT) }.cast::<AtomicU64>();
-        if words.is_null() {
-            handle_alloc_error(Self::LAYOUT);
-        }
         // Release: pairs with the Acquire in `words`.
-        slot.store(words, Release);
+        slot.store(zeroed::<Line>(Self::LINES).as_ptr().cast(), Release);
     }
 }
 
 impl<const PLANES: usize> Drop for Arena<PLANES> {
     fn drop(&mut self) {
-        for chunk in &mut self.chunks {
-            let words = *chunk.get_mut();
-            if words != Self::nothing() {
-                // SAFETY: allocated in `grow` with this layout, and nobody else has the arena any more.
-                unsafe { dealloc(words.cast(), Self::LAYOUT) };
+        for chunk in &self.chunks {
+            let words = chunk.load(Relaxed);
+            if cfg!(not(loom)) && words == Self::nothing() {
+                continue;
+            }
+            if let Some(lines) = NonNull::new(words.cast::<Line>()) {
+                // SAFETY: made in `grow`, and nobody else has the arena any more.
+                unsafe { free(lines, Self::LINES) };
             }
         }
     }

@@ -5,22 +5,20 @@
 //! serves that part of the hash space.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
     ptr::NonNull,
-    sync::atomic::{
-        AtomicPtr, AtomicU64,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
-        fence,
-    },
+    sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 use parking_lot::Mutex;
 
-use super::prefetch;
+use super::{
+    prefetch,
+    sync::{AtomicPtr, AtomicU64, Zeroes, fence, free, zeroed},
+};
 
-const SLOTS: usize = 512;
+const SLOTS: usize = if cfg!(loom) { 4 } else { 512 };
 /// Entries at which a segment is split: linear probing stays short.
-const FULL: u64 = 340;
+const FULL: u64 = if cfg!(loom) { 3 } else { 340 };
 
 #[repr(C, align(64))]
 struct Segment {
@@ -35,6 +33,20 @@ struct Segment {
     /// Low half of the hash << 32 | run; 0 is empty. The lowest bits of the hash are also the home slot, so an entry
     /// tells its own.
     slots: [AtomicU64; SLOTS],
+}
+
+// SAFETY: atomics are made of any bytes.
+unsafe impl Zeroes for Segment {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            range: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+            _rest_of_line: [0; 5],
+            slots: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
 }
 
 struct Directory {
@@ -130,11 +142,7 @@ impl ChildTable {
 
 impl Owned {
     fn segment(&mut self) -> NonNull<Segment> {
-        let layout = Layout::new::<Segment>();
-        // SAFETY: the layout is not empty, and zeroes are a valid, empty segment.
-        let Some(segment) = NonNull::new(unsafe { alloc_zeroed(layout) }.cast()) else {
-            handle_alloc_error(layout)
-        };
+        let segment = zeroed(1);
         self.segments.push(segment);
         segment
     }
@@ -149,8 +157,8 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         for segment in &self.segments {
-            // SAFETY: allocated by `segment` with this layout.
-            unsafe { dealloc(segment.as_ptr().cast(), Layout::new::<Segment>()) };
+            // SAFETY: made by `segment`, and nobody has the table any more.
+            unsafe { free(*segment, 1) };
         }
         for directory in &self.directories {
             // SAFETY: leaked by `directory`, and nobody has the table any more.

@@ -3,8 +3,9 @@
 //! The run's words may be recycled under a reader. Its loads are therefore relaxed atomics, or loads inside `asm!`,
 //! which the compiler treats alike: whatever they yield is used only once the run's version was seen unchanged.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
+use super::sync::AtomicU64;
 use crate::hash::BlockHash;
 
 /// The number of leading blocks in which `prompt` and the words at `run` agree.
@@ -15,7 +16,7 @@ use crate::hash::BlockHash;
 pub(super) unsafe fn agree(prompt: &[BlockHash], run: *const AtomicU64) -> usize {
     let count = prompt.len();
     let mut at = 0;
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
     if count >= 4 && std::arch::is_x86_feature_detected!("avx2") {
         let wanted = prompt.as_ptr().cast::<u64>();
         if count >= 16 {
@@ -42,7 +43,7 @@ pub(super) unsafe fn agree(prompt: &[BlockHash], run: *const AtomicU64) -> usize
 ///
 /// # Safety
 /// AVX2 is there, `groups` is not 0, and that many groups are readable at both addresses.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(loom)))]
 #[inline(always)]
 unsafe fn groups_of_16(wanted: *const u64, run: *const AtomicU64, groups: usize) -> usize {
     let mut left = groups;
@@ -88,7 +89,7 @@ unsafe fn groups_of_16(wanted: *const u64, run: *const AtomicU64, groups: usize)
 ///
 /// # Safety
 /// As [`groups_of_16`], with groups of 4.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(loom)))]
 #[inline(always)]
 unsafe fn groups_of_4(wanted: *const u64, run: *const AtomicU64, groups: usize) -> (usize, u32) {
     let mut left = groups;

@@ -11,9 +11,12 @@
 //! stored before the window that published its handle. A reader with a stale handle reads whatever lies there now, within
 //! the chunk, and drops it when it finds the version changed.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::arena::{Arena, CHUNK};
+use super::{
+    arena::{Arena, CHUNK},
+    sync::AtomicU64,
+};
 use crate::event::Tier;
 
 /// Position of the GPU among the tiers.

@@ -26,6 +26,7 @@ mod shared;
 mod sink;
 mod slower;
 mod space;
+mod sync;
 mod walk;
 
 pub(super) use arena::CHUNK;

@@ -167,7 +167,8 @@ impl NameTable {
             segments: vec![Segment { bits: 0, entries: 0 }],
             buckets: vec![empty_buckets()],
             entries: 0,
-            key,
+            // The model checker repeats itself exactly or not at all.
+            key: if cfg!(loom) { 0 } else { key },
             last: Cell::default(),
         }
     }

@@ -1,19 +1,17 @@
 //! Runs: stretches of consecutive blocks of one chain.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
-    ptr,
-    sync::atomic::{
-        AtomicPtr, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
-        fence,
-    },
+    ptr::{self, NonNull},
+    sync::atomic::Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::arena::CHUNK;
+use super::{
+    arena::CHUNK,
+    sync::{AtomicPtr, AtomicU64, Zeroes, fence, free, zeroed},
+};
 
 /// Blocks that one run can hold; a longer chain goes on in a child. Offsets fit in 15 bits.
-pub(in crate::index) const MAX_RUN: u32 = CHUNK - 64;
+pub(in crate::index) const MAX_RUN: u32 = if cfg!(loom) { CHUNK - 8 } else { CHUNK - 64 };
 /// No seat holds the whole run: four times [`NO_SEAT`](super::NO_SEAT).
 pub(in crate::index) const NO_SEATS: u64 = u64::MAX;
 
@@ -38,6 +36,24 @@ pub(in crate::index) struct Run {
     pub(in crate::index) slower: AtomicU64,
     /// Blocks that the array has room for; the writer's.
     pub(in crate::index) capacity: AtomicU64,
+}
+
+// SAFETY: atomics are made of any bytes.
+unsafe impl Zeroes for Run {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        let word = || AtomicU64::new(0);
+        Self {
+            version: word(),
+            array: word(),
+            link: word(),
+            first: word(),
+            whole: word(),
+            gpu: word(),
+            slower: word(),
+            capacity: word(),
+        }
+    }
 }
 
 impl Run {
@@ -82,7 +98,7 @@ pub(in crate::index) fn halves(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-const RUNS_BITS: u32 = 10;
+const RUNS_BITS: u32 = if cfg!(loom) { 3 } else { 10 };
 const RUNS: usize = 1 << RUNS_BITS;
 
 /// All runs of a shard by number, in chunks that never move. Number 0 is no run: it stands for the start.
@@ -91,8 +107,6 @@ pub(in crate::index) struct Runs {
 }
 
 impl Runs {
-    const LAYOUT: Layout = Layout::new::<[Run; RUNS]>();
-
     /// Room for `chunks` chunks, of which the first is made.
     pub(in crate::index) fn new(chunks: usize) -> Self {
         let runs = Self { chunks: (0..chunks).map(|_| AtomicPtr::new(ptr::null_mut())).collect() };
@@ -124,23 +138,17 @@ impl Runs {
     }
 
     fn grow(&self, chunk: usize) {
-        // SAFETY: the layout is not empty, and zeroes are valid atomics.
-        let runs = unsafe { alloc_zeroed(Self::LAYOUT) }.cast::<Run>();
-        if runs.is_null() {
-            handle_alloc_error(Self::LAYOUT);
-        }
         // Release: pairs with the Acquire in `get`.
-        self.chunks[chunk].store(runs, Release);
+        self.chunks[chunk].store(zeroed::<Run>(RUNS).as_ptr(), Release);
     }
 }
 
 impl Drop for Runs {
     fn drop(&mut self) {
-        for chunk in &mut self.chunks {
-            let runs = *chunk.get_mut();
-            if !runs.is_null() {
-                // SAFETY: allocated in `grow` with this layout, and nobody else has the runs any more.
-                unsafe { dealloc(runs.cast(), Self::LAYOUT) };
+        for chunk in &self.chunks {
+            if let Some(runs) = NonNull::new(chunk.load(Relaxed)) {
+                // SAFETY: made in `grow`, and nobody else has the runs any more.
+                unsafe { free(runs, RUNS) };
             }
         }
     }

@@ -5,23 +5,26 @@
 //! the last mark with it has been swept out of the runs. That is what makes a clear of ten million
 //! blocks a matter of one store.
 
-use std::sync::{
-    OnceLock,
-    atomic::{
-        AtomicU32, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
+use std::{
+    array,
+    sync::{
+        OnceLock,
+        atomic::Ordering::{Acquire, Relaxed, Release},
     },
 };
 
+use super::sync::{AtomicU32, AtomicU64};
 use crate::slot::Slot;
 
 /// Seats a tier can have: the last number means none.
-pub(in crate::index) const SEATS: u32 = 65_535;
+pub(in crate::index) const SEATS: u32 = if cfg!(loom) { 64 } else { 65_535 };
 /// No seat.
 pub(in crate::index) const NO_SEAT: u32 = 65_535;
 /// Seats in a row of the table; rows are made when first used.
-const ROW: usize = 1_024;
+const ROW: usize = if cfg!(loom) { 64 } else { 1_024 };
 const ROWS: usize = 64;
+/// Words of 64 seats in a row.
+const WORDS: usize = ROW / 64;
 
 /// The seats of one tier of one shard.
 pub(in crate::index) struct SeatTable {
@@ -34,9 +37,9 @@ struct Row {
     /// By the number of a slot in its shard: its seat.
     seats: [AtomicU32; ROW],
     /// By seat, a bit each: whether it counts.
-    live: [AtomicU64; ROW / 64],
+    live: [AtomicU64; WORDS],
     /// By seat, a bit each: whether its number is another than its slot's.
-    moved: [AtomicU64; ROW / 64],
+    moved: [AtomicU64; WORDS],
 }
 
 impl SeatTable {
@@ -47,10 +50,10 @@ impl SeatTable {
     fn row(&self, number: u32) -> (&Row, usize) {
         let fresh = || {
             Box::new(Row {
-                tenants: [const { AtomicU64::new(0) }; ROW],
-                seats: [const { AtomicU32::new(NO_SEAT) }; ROW],
-                live: [const { AtomicU64::new(0) }; ROW / 64],
-                moved: [const { AtomicU64::new(0) }; ROW / 64],
+                tenants: array::from_fn(|_| AtomicU64::new(0)),
+                seats: array::from_fn(|_| AtomicU32::new(NO_SEAT)),
+                live: array::from_fn(|_| AtomicU64::new(0)),
+                moved: array::from_fn(|_| AtomicU64::new(0)),
             })
         };
         (self.rows[number as usize / ROW].get_or_init(fresh), number as usize % ROW)
@@ -85,7 +88,10 @@ impl SeatTable {
     #[inline(always)]
     pub(in crate::index) fn live(&self, word: u32) -> u64 {
         // Acquire: pairs with the Release in `take`.
-        self.rows[word as usize / 16].get().map_or(0, |row| row.live[word as usize % 16].load(Acquire))
+        self.rows
+            .get(word as usize / WORDS)
+            .and_then(OnceLock::get)
+            .map_or(0, |row| row.live[word as usize % WORDS].load(Acquire))
     }
 
     pub(in crate::index) fn is_live(&self, seat: u32) -> bool {
@@ -95,14 +101,17 @@ impl SeatTable {
     /// The tenants of the 64 seats from `64 * word` on.
     #[inline(always)]
     pub(in crate::index) fn tenants(&self, word: u32) -> &[AtomicU64] {
-        let row = self.rows[word as usize / 16].get();
-        row.map_or(&[], |row| &row.tenants[word as usize % 16 * 64..][..64])
+        let row = self.rows.get(word as usize / WORDS).and_then(OnceLock::get);
+        row.map_or(&[], |row| &row.tenants[word as usize % WORDS * 64..][..64])
     }
 
     /// Which of the 64 seats from `64 * word` on have another number than their slot.
     #[inline(always)]
     pub(in crate::index) fn moved(&self, word: u32) -> u64 {
-        self.rows[word as usize / 16].get().map_or(0, |row| row.moved[word as usize % 16].load(Relaxed))
+        self.rows
+            .get(word as usize / WORDS)
+            .and_then(OnceLock::get)
+            .map_or(0, |row| row.moved[word as usize % WORDS].load(Relaxed))
     }
 
     /// The slot that a live seat stands for.

@@ -94,8 +94,8 @@ impl<const PLANES: usize> Space<PLANES> {
         arena.grow(self.chunks);
         let piece = self.chunks as u32 * CHUNK;
         self.chunks += 1;
-        self.begins.resize(self.chunks * GRAINS / 64, 0);
-        self.ends.resize(self.chunks * GRAINS / 64, 0);
+        self.begins.resize((self.chunks * GRAINS).div_ceil(64), 0);
+        self.ends.resize((self.chunks * GRAINS).div_ceil(64), 0);
         self.link(arena, piece, CHUNK);
         Some(piece)
     }

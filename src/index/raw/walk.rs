@@ -5,10 +5,7 @@
 //! found, or the last header was read), and the answer is that moment's. Otherwise the pass is dropped and another one
 //! begins.
 
-use std::sync::atomic::{
-    Ordering::{Acquire, Relaxed},
-    fence,
-};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use super::{
     child_table::Found,
@@ -18,6 +15,7 @@ use super::{
     run::{NO_SEATS, Run, halves},
     seat_table::{NO_SEAT, SeatTable},
     shared::{CONTENT, Shared},
+    sync::{fence, spin_loop, yield_now},
 };
 use crate::hash::BlockHash;
 
@@ -79,9 +77,9 @@ impl Shared {
             path.retries += 1;
             dropped += 1;
             if dropped.is_multiple_of(PATIENCE) {
-                std::thread::yield_now();
+                yield_now();
             } else {
-                std::hint::spin_loop();
+                spin_loop();
             }
         }
     }

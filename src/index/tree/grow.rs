@@ -244,7 +244,7 @@ impl Tree {
     /// Whether the arena of marks has room for what the next changes may need.
     pub(super) fn has_room_for_marks(&self) -> bool {
         let (used, free) = self.marks.usage();
-        free > 0 || used < (self.shared.marks.limit() as u64 - 64) * u64::from(CHUNK)
+        free > 0 || used < (self.shared.marks.limit() - self.shared.marks.limit() / 64) as u64 * u64::from(CHUNK)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::index::raw::{CHUNK, GPU, Interval};
 type Intervals = SmallVec<[Interval; 4]>;
 
 /// Marks that a list may have before holding is refused. Removals may still add some: a hole makes two of one.
-const MARKS: usize = CHUNK as usize - 4_096;
+const MARKS: usize = (CHUNK - CHUNK / 8) as usize;
 
 impl Tree {
     /// Whether a seat holds a block.
