@@ -127,7 +127,7 @@ impl Author {
             Event::Stored(all) => {
                 let mut parent = all.parent;
                 for block in &all.blocks {
-                    let one = Stored { tier: all.tier, parent, blocks: vec![*block] };
+                    let one = Stored { tier: all.tier, parent, blocks: [*block].into_iter().collect() };
                     let applied = self.reference.apply(slot, &Event::Stored(one));
                     parent = Some(block.engine);
                     self.pass(applied);
@@ -135,7 +135,7 @@ impl Author {
             }
             Event::Removed(all) => {
                 for &hash in &all.hashes {
-                    let one = Removed { tier: all.tier, hashes: vec![hash], remaining_copies: None };
+                    let one = Removed { tier: all.tier, hashes: [hash].into_iter().collect(), remaining_copies: None };
                     let applied = self.reference.apply(slot, &Event::Removed(one));
                     self.pass(applied);
                 }
