@@ -135,7 +135,11 @@ impl Author {
             }
             Event::Removed(all) => {
                 for &hash in &all.hashes {
-                    let one = Removed { tier: all.tier, hashes: [hash].into_iter().collect(), remaining_copies: None };
+                    let one = Removed {
+                        tier: all.tier,
+                        hashes: [hash].into_iter().collect(),
+                        remaining_copies: None,
+                    };
                     let applied = self.reference.apply(slot, &Event::Removed(one));
                     self.pass(applied);
                 }
