@@ -59,7 +59,10 @@ impl Fixture {
 
     fn remove_leaving(&mut self, slot: Slot, name: u64, remaining: Vec<u32>) -> Applied {
         let (tier, hashes) = (Tier::Gpu, vec![EngineHash(name)]);
-        self.writer.apply(slot, &Event::Removed(Removed { tier, hashes: hashes.into(), remaining_copies: Some(remaining) }))
+        self.writer.apply(
+            slot,
+            &Event::Removed(Removed { tier, hashes: hashes.into(), remaining_copies: Some(remaining) }),
+        )
     }
 
     fn clear(&mut self, slot: Slot, tier: Option<Tier>) -> Applied {

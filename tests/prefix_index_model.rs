@@ -453,12 +453,17 @@ impl Pair {
                 let slot = self.slot(*slot);
                 let names = self.names_from_the_deepest(slot);
                 let hashes: Vec<_> = picks.iter().filter_map(|&pick| names.get(pick)).copied().collect();
-                let removed = Removed { tier: Tier::ALL[*tier], hashes: hashes.into(), remaining_copies: remaining.clone() };
+                let removed = Removed {
+                    tier: Tier::ALL[*tier],
+                    hashes: hashes.into(),
+                    remaining_copies: remaining.clone(),
+                };
                 self.apply(slot, &Event::Removed(removed));
             }
             Op::RemoveNamed { slot, speaks_as, tier, path } => {
                 let hashes = vec![EngineHash(self.naming.name(*speaks_as, path))];
-                let removed = Removed { tier: Tier::ALL[*tier], hashes: hashes.into(), remaining_copies: None };
+                let removed =
+                    Removed { tier: Tier::ALL[*tier], hashes: hashes.into(), remaining_copies: None };
                 self.apply(self.slot(*slot), &Event::Removed(removed));
             }
             Op::Clear { slot, tier } => {

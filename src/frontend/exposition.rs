@@ -426,7 +426,8 @@ fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
 
 fn events(app: &App, page: &mut Page<'_>) -> fmt::Result {
     let mut kinds = [("stored", 0), ("removed", 0), ("cleared", 0)];
-    let mut blocks = ["stored", "already", "pending", "removed", "unknown", "cleared", "refused"].map(|name| (name, 0));
+    let mut blocks =
+        ["stored", "already", "pending", "removed", "unknown", "cleared", "refused"].map(|name| (name, 0));
     let mut problems = [("bad_message", 0), ("unreadable_batch", 0), ("foreign_rank_batch", 0)];
     let mut rejected: Vec<(&'static str, u64)> = Vec::new();
     for (_, of) in app.streams.totals() {

@@ -97,7 +97,12 @@ impl Pending {
     }
 
     /// The block is now known to follow a parent. It keeps its age.
-    pub(in crate::index) fn set_below(&mut self, slot: Slot, name: EngineHash, below: (EngineHash, BlockHash)) {
+    pub(in crate::index) fn set_below(
+        &mut self,
+        slot: Slot,
+        name: EngineHash,
+        below: (EngineHash, BlockHash),
+    ) {
         if let Some(waiting) = self.take(slot, name) {
             self.link(slot, name, Waiting { below: Some(below), ..waiting });
         }

@@ -54,7 +54,9 @@ impl PrefixIndex {
         let shards: Arc<[_]> = (0..count).map(|shard| Arc::new(Shared::new(count, key(shard)))).collect();
         let writers = (0..count).zip(shards.iter());
         let writers = writers
-            .map(|(shard, shared)| IndexWriter::new(Arc::clone(shared), (shard, count), key(!shard), pending_limit))
+            .map(|(shard, shared)| {
+                IndexWriter::new(Arc::clone(shared), (shard, count), key(!shard), pending_limit)
+            })
             .collect();
         (Self { shards }, writers)
     }

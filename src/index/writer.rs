@@ -98,7 +98,11 @@ impl IndexWriter {
     }
 
     fn debug_assert_mine(&self, slot: Slot) {
-        debug_assert_eq!(slot.index % self.shards, self.shard, "slot {slot} belongs to the writer of another shard");
+        debug_assert_eq!(
+            slot.index % self.shards,
+            self.shard,
+            "slot {slot} belongs to the writer of another shard"
+        );
     }
 }
 

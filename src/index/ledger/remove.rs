@@ -11,8 +11,7 @@ const AHEAD: [usize; 3] = [24, 14, 7];
 
 impl Ledger {
     pub(super) fn remove(&mut self, number: u32, removed: &Removed, applied: &mut Applied) {
-        let simple =
-            self.pending.len() == 0 && self.holders[number as usize].oddities.has_no_names();
+        let simple = self.pending.len() == 0 && self.holders[number as usize].oddities.has_no_names();
         if removed.hashes.len() > 1 {
             removed.hashes.iter().take(AHEAD[0]).for_each(|name| self.tree.ask_for_entry(name.0));
         }

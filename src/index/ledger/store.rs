@@ -91,7 +91,10 @@ impl Ledger {
     #[inline(always)]
     fn same(&self, point: Point, blocks: &[StoredBlock]) -> Same {
         let (contents, names) = self.tree.rest(point);
-        let same = blocks.iter().zip(contents).take_while(|(block, content)| block.content == Some(BlockHash(**content)));
+        let same = blocks
+            .iter()
+            .zip(contents)
+            .take_while(|(block, content)| block.content == Some(BlockHash(**content)));
         let same = same.count();
         let names_too = blocks[..same].iter().zip(names).all(|(block, name)| block.engine.0 == *name);
         let is_mapped = |offset| !self.tree.is_unmapped(Place { run: point.run, offset });

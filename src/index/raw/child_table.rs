@@ -199,7 +199,8 @@ impl ChildTableWriter {
     pub(in crate::index) fn remove(&mut self, table: &ChildTable, hash: u64, run: u32) {
         let segment = table.segment(hash);
         let entry = entry(hash, run);
-        let Some(mut gap) = segment.from(home(hash)).find(|&at| segment.slots[at].load(Relaxed) == entry) else {
+        let Some(mut gap) = segment.from(home(hash)).find(|&at| segment.slots[at].load(Relaxed) == entry)
+        else {
             debug_assert!(false, "run {run} is not among the children");
             return;
         };

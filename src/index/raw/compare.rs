@@ -127,7 +127,8 @@ mod tests {
     #[test]
     fn finds_the_first_difference_at_every_length_and_position() {
         for count in 0..80 {
-            let prompt: Vec<BlockHash> = (0..count as u64).map(|at| BlockHash(at.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+            let prompt: Vec<BlockHash> =
+                (0..count as u64).map(|at| BlockHash(at.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
             for differs in 0..=count {
                 let run: Vec<AtomicU64> = prompt.iter().map(|hash| AtomicU64::new(hash.0)).collect();
                 if differs < count {

@@ -51,7 +51,12 @@ impl Mark {
             Who::Seat(seat) => seat,
             Who::Set(handle) => handle | Self::IS_SET,
         };
-        Self(u64::from(interval.end) << 49 | u64::from(interval.start) << 34 | (tier as u64) << 32 | u64::from(who))
+        Self(
+            u64::from(interval.end) << 49
+                | u64::from(interval.start) << 34
+                | (tier as u64) << 32
+                | u64::from(who),
+        )
     }
 
     #[inline(always)]
@@ -183,7 +188,8 @@ impl Arena<1> {
         // A stale length must not lead beyond the chunk: five words hold four of the set and their numbers.
         let length = length.min(SET_WORDS).min(room * 4 / 5) as usize;
         // SAFETY: `length + length.div_ceil(4)` words after the first lie in the chunk.
-        let words = unsafe { std::slice::from_raw_parts(self.words(0, set).add(1), length + length.div_ceil(4)) };
+        let words =
+            unsafe { std::slice::from_raw_parts(self.words(0, set).add(1), length + length.div_ceil(4)) };
         let (bits, numbers) = words.split_at(length);
         seats.0.extend(bits.iter().enumerate().map(|(at, bits)| {
             let number = numbers[at / 4].load(Relaxed) >> (at % 4 * 16);

@@ -20,6 +20,7 @@ mod compare;
 mod marks;
 mod name_table;
 mod prefetch;
+mod rows;
 mod run;
 mod seat_table;
 mod shared;

@@ -285,7 +285,9 @@ impl NameTable {
     pub(in crate::index) fn grow_towards(&mut self, entries: usize, names: &impl Names) -> bool {
         // A table grown by splitting is level: all its segments fill up at about the same time.
         let wanted = entries.div_ceil(FULL).next_power_of_two().ilog2();
-        let Some(shallow) = self.segments.iter().position(|segment| segment.bits < wanted) else { return false };
+        let Some(shallow) = self.segments.iter().position(|segment| segment.bits < wanted) else {
+            return false;
+        };
         self.split(shallow, names);
         true
     }

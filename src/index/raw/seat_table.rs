@@ -7,13 +7,13 @@
 
 use std::{
     array,
-    sync::{
-        OnceLock,
-        atomic::Ordering::{Acquire, Relaxed, Release},
-    },
+    sync::atomic::Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::sync::{AtomicU32, AtomicU64};
+use super::{
+    rows::Rows,
+    sync::{AtomicU32, AtomicU64},
+};
 use crate::slot::Slot;
 
 /// Seats a tier can have: the last number means none.
@@ -28,7 +28,7 @@ const WORDS: usize = ROW / 64;
 
 /// The seats of one tier of one shard.
 pub(in crate::index) struct SeatTable {
-    rows: Box<[OnceLock<Box<Row>>]>,
+    rows: Rows<Row>,
 }
 
 struct Row {
@@ -44,19 +44,17 @@ struct Row {
 
 impl SeatTable {
     pub(in crate::index) fn new() -> Self {
-        Self { rows: (0..ROWS).map(|_| OnceLock::new()).collect() }
+        Self { rows: Rows::new(ROWS) }
     }
 
     fn row(&self, number: u32) -> (&Row, usize) {
-        let fresh = || {
-            Box::new(Row {
-                tenants: array::from_fn(|_| AtomicU64::new(0)),
-                seats: array::from_fn(|_| AtomicU32::new(NO_SEAT)),
-                live: array::from_fn(|_| AtomicU64::new(0)),
-                moved: array::from_fn(|_| AtomicU64::new(0)),
-            })
+        let fresh = || Row {
+            tenants: array::from_fn(|_| AtomicU64::new(0)),
+            seats: array::from_fn(|_| AtomicU32::new(NO_SEAT)),
+            live: array::from_fn(|_| AtomicU64::new(0)),
+            moved: array::from_fn(|_| AtomicU64::new(0)),
         };
-        (self.rows[number as usize / ROW].get_or_init(fresh), number as usize % ROW)
+        (self.rows.get_or_make(number as usize / ROW, fresh), number as usize % ROW)
     }
 
     /// Gives `seat` to a slot, the `number`th of its shard.
@@ -88,10 +86,7 @@ impl SeatTable {
     #[inline(always)]
     pub(in crate::index) fn live(&self, word: u32) -> u64 {
         // Acquire: pairs with the Release in `take`.
-        self.rows
-            .get(word as usize / WORDS)
-            .and_then(OnceLock::get)
-            .map_or(0, |row| row.live[word as usize % WORDS].load(Acquire))
+        self.rows.get(word as usize / WORDS).map_or(0, |row| row.live[word as usize % WORDS].load(Acquire))
     }
 
     pub(in crate::index) fn is_live(&self, seat: u32) -> bool {
@@ -101,17 +96,14 @@ impl SeatTable {
     /// The tenants of the 64 seats from `64 * word` on.
     #[inline(always)]
     pub(in crate::index) fn tenants(&self, word: u32) -> &[AtomicU64] {
-        let row = self.rows.get(word as usize / WORDS).and_then(OnceLock::get);
+        let row = self.rows.get(word as usize / WORDS);
         row.map_or(&[], |row| &row.tenants[word as usize % WORDS * 64..][..64])
     }
 
     /// Which of the 64 seats from `64 * word` on have another number than their slot.
     #[inline(always)]
     pub(in crate::index) fn moved(&self, word: u32) -> u64 {
-        self.rows
-            .get(word as usize / WORDS)
-            .and_then(OnceLock::get)
-            .map_or(0, |row| row.moved[word as usize % WORDS].load(Relaxed))
+        self.rows.get(word as usize / WORDS).map_or(0, |row| row.moved[word as usize % WORDS].load(Relaxed))
     }
 
     /// The slot that a live seat stands for.
@@ -122,7 +114,7 @@ impl SeatTable {
 
     /// The seat of the `number`th slot of the shard.
     pub(in crate::index) fn seat_of(&self, number: u32) -> u32 {
-        let row = self.rows.get(number as usize / ROW).and_then(OnceLock::get);
+        let row = self.rows.get(number as usize / ROW);
         // Acquire: pairs with the Release in `take`.
         row.map_or(NO_SEAT, |row| row.seats[number as usize % ROW].load(Acquire))
     }

@@ -1,8 +1,8 @@
 //! One shard, as its readers and its writer share it.
 
-use std::sync::{
-    OnceLock,
-    atomic::{
+use std::{
+    array,
+    sync::atomic::{
         AtomicU32, AtomicU64 as Gauge,
         Ordering::{Acquire, Relaxed, Release},
     },
@@ -15,6 +15,7 @@ use super::{
     child_table::{ChildTable, Found},
     name_table::Names,
     prefetch,
+    rows::Rows,
     run::Runs,
     seat_table::SeatTable,
     sync::{AtomicU64, fence},
@@ -48,7 +49,7 @@ pub(in crate::index) struct Shared {
     key: u64,
     /// Shards of the index: a slot is the `index / shards`th of its shard.
     shards: u32,
-    counts: Box<[OnceLock<Box<[SlotCounts]>>]>,
+    counts: Rows<[SlotCounts; ROW]>,
     /// In lines of their own: the writer changes them all the time, and lookups read what is around.
     pub(in crate::index) totals: CachePadded<Counts>,
 }
@@ -87,13 +88,13 @@ impl Shared {
             blocks: Arena::new(BLOCK_CHUNKS),
             marks: Arena::new(MARK_CHUNKS),
             children: ChildTable::new(),
-            seats: std::array::from_fn(|_| SeatTable::new()),
+            seats: array::from_fn(|_| SeatTable::new()),
             endings: AtomicU64::new(0),
             slower: AtomicU64::new(0),
             // The model checker repeats itself exactly or not at all.
             key: if cfg!(loom) { 0 } else { key },
             shards,
-            counts: (0..rows).map(|_| OnceLock::new()).collect(),
+            counts: Rows::new(rows),
             totals: CachePadded::default(),
         }
     }
@@ -148,11 +149,8 @@ impl Shared {
     /// A slot begins, holding nothing.
     pub(in crate::index) fn note_slot(&self, slot: Slot) {
         let number = self.number(slot) as usize;
-        let fresh = || {
-            let empty = || SlotCounts { generation: AtomicU32::new(0), blocks: Default::default() };
-            (0..ROW).map(|_| empty()).collect()
-        };
-        let counts = &self.counts[number / ROW].get_or_init(fresh)[number % ROW];
+        let empty = |_| SlotCounts { generation: AtomicU32::new(0), blocks: Default::default() };
+        let counts = &self.counts.get_or_make(number / ROW, || array::from_fn(empty))[number % ROW];
         counts.blocks.iter().for_each(|count| count.store(0, Relaxed));
         counts.generation.store(slot.generation, Relaxed);
     }
@@ -160,7 +158,7 @@ impl Shared {
     /// The `number`th slot of the shard, which was noted, holds so many blocks more, or fewer, in a tier.
     #[inline(always)]
     pub(in crate::index) fn count(&self, number: u32, tier: usize, blocks: i64) {
-        if let Some(row) = self.counts[number as usize / ROW].get() {
+        if let Some(row) = self.counts.get(number as usize / ROW) {
             let count = &row[number as usize % ROW].blocks[tier];
             count.store(count.load(Relaxed).wrapping_add_signed(blocks), Relaxed);
         }
@@ -168,14 +166,14 @@ impl Shared {
 
     /// The `number`th slot of the shard holds no blocks in a tier any more; how many there were.
     pub(in crate::index) fn take_count(&self, number: u32, tier: usize) -> u64 {
-        let row = self.counts[number as usize / ROW].get();
+        let row = self.counts.get(number as usize / ROW);
         row.map_or(0, |row| row[number as usize % ROW].blocks[tier].swap(0, Relaxed))
     }
 
     /// What a slot holds, as last noted; zeros if that was another generation.
     pub(in crate::index) fn noted(&self, slot: Slot) -> [u64; 4] {
         let number = self.number(slot) as usize;
-        let row = self.counts.get(number / ROW).and_then(OnceLock::get);
+        let row = self.counts.get(number / ROW);
         let counts = row.map(|row| &row[number % ROW]);
         let current = counts.filter(|counts| counts.generation.load(Relaxed) == slot.generation);
         current.map_or([0; 4], |counts| counts.blocks.each_ref().map(|count| count.load(Relaxed)))

@@ -215,7 +215,8 @@ mod tests {
                 let wanted = rng.u32(1..=most);
                 if let Some((piece, length)) = space.take(&arena, wanted) {
                     assert!(length >= wanted && piece / CHUNK == (piece + length - 1) / CHUNK);
-                    let apart = |&(other, size): &(u32, u32)| piece + length <= other || other + size <= piece;
+                    let apart =
+                        |&(other, size): &(u32, u32)| piece + length <= other || other + size <= piece;
                     assert!(taken.iter().all(apart));
                     taken.push((piece, length));
                 }

@@ -153,9 +153,15 @@ impl Shared {
                 hash = self.child_hash(number, matched as u32, next);
                 self.children.prefetch(hash);
             }
-            path.steps.push(Step { run: number, version, position: position as u32, matched: matched as u32 });
+            path.steps.push(Step {
+                run: number,
+                version,
+                position: position as u32,
+                matched: matched as u32,
+            });
             let leaves = goes_on && matched < length as usize;
-            let stretch = Stretch { run, set, list, position: position as u32, matched: matched as u32, leaves };
+            let stretch =
+                Stretch { run, set, list, position: position as u32, matched: matched as u32, leaves };
             if position == 0 {
                 self.enter(stretch, path, sink);
             } else if !path.alive.0.is_empty() {
@@ -198,14 +204,14 @@ impl Shared {
     /// The first run: whoever holds its first block begins here.
     #[inline(always)]
     fn enter(&self, stretch: Stretch<'_>, path: &mut Path, sink: &mut impl Sink) {
-        self.whole(stretch.run, stretch.set, &mut path.through);
+        self.whole(stretch.run, stretch.set, &mut path.alive);
         for mark in self.marks.marks(stretch.list).filter(|mark| mark.start() == 0) {
             let depth = mark.end().min(stretch.matched);
             let through = stretch.passes(mark);
             match mark.who() {
                 Who::Seat(seat) => {
                     if through {
-                        path.through.add(seat / 64, 1 << (seat % 64));
+                        path.alive.add(seat / 64, 1 << (seat % 64));
                     } else if self.seats[GPU].is_live(seat) {
                         sink.seat(&self.seats[GPU], depth, seat);
                     }
@@ -215,7 +221,7 @@ impl Shared {
                     self.marks.read_set(set, &mut path.group);
                     for &(word, bits) in &path.group.0 {
                         if through {
-                            path.through.add(word, bits);
+                            path.alive.add(word, bits);
                         } else {
                             sink.seats(&self.seats[GPU], depth, word, bits & self.seats[GPU].live(word));
                         }
@@ -223,11 +229,10 @@ impl Shared {
                 }
             }
         }
-        for (word, bits) in &mut path.through.0 {
+        for (word, bits) in &mut path.alive.0 {
             *bits &= self.seats[GPU].live(*word);
         }
-        path.through.0.retain(|&(_, bits)| bits != 0);
-        std::mem::swap(&mut path.alive, &mut path.through);
+        path.alive.0.retain(|&(_, bits)| bits != 0);
     }
 
     /// A further run: whoever does not hold its beginning stays at its position, and whoever holds only a part stops there.
@@ -235,7 +240,8 @@ impl Shared {
     fn go_on(&self, stretch: Stretch<'_>, path: &mut Path, sink: &mut impl Sink) {
         let Path { alive, through, group, .. } = path;
         self.whole(stretch.run, stretch.set, through);
-        let all_go_on = stretch.list == 0 || alive.0.iter().all(|&(word, bits)| bits & !through.word(word) == 0);
+        let all_go_on =
+            stretch.list == 0 || alive.0.iter().all(|&(word, bits)| bits & !through.word(word) == 0);
         if !all_go_on {
             for mark in self.marks.marks(stretch.list).filter(|mark| mark.start() == 0) {
                 let depth = stretch.position + mark.end().min(stretch.matched);

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Family, Place, Point, Tree, hold::{joined, only}};
+use super::{
+    Family, Place, Point, Tree,
+    hold::{joined, only},
+};
 use crate::{
     event::StoredBlock,
     index::raw::{CHUNK, CONTENT, GPU, Interval, MAX_RUN, NAME, NO_SEATS, halves},
@@ -143,11 +146,19 @@ impl Tree {
         true
     }
 
-    fn make_run(&mut self, tier: usize, seat: u32, point: Point, blocks: &[StoredBlock], mapped: bool) -> Made {
+    fn make_run(
+        &mut self,
+        tier: usize,
+        seat: u32,
+        point: Point,
+        blocks: &[StoredBlock],
+        mapped: bool,
+    ) -> Made {
         let blocks = &blocks[..blocks.len().min(MAX_RUN as usize)];
         let length = blocks.len() as u32;
         let Some(run) = self.free_run() else { return nothing(point, Stopped::NoRoom) };
-        let Some((start, size)) = self.blocks.take(&self.shared.blocks, (length + length / 16 + 2).min(CHUNK))
+        let Some((start, size)) =
+            self.blocks.take(&self.shared.blocks, (length + length / 16 + 2).min(CHUNK))
         else {
             self.free.push(run);
             return nothing(point, Stopped::NoRoom);
@@ -244,7 +255,8 @@ impl Tree {
     /// Whether the arena of marks has room for what the next changes may need.
     pub(super) fn has_room_for_marks(&self) -> bool {
         let (used, free) = self.marks.usage();
-        free > 0 || used < (self.shared.marks.limit() - self.shared.marks.limit() / 64) as u64 * u64::from(CHUNK)
+        free > 0
+            || used < (self.shared.marks.limit() - self.shared.marks.limit() / 64) as u64 * u64::from(CHUNK)
     }
 }
 

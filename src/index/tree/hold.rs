@@ -45,7 +45,13 @@ impl Tree {
     }
 
     /// Which of the blocks `wanted` of a run a seat holds.
-    pub(in crate::index) fn held_within(&self, run: u32, tier: usize, seat: u32, wanted: Interval) -> Intervals {
+    pub(in crate::index) fn held_within(
+        &self,
+        run: u32,
+        tier: usize,
+        seat: u32,
+        wanted: Interval,
+    ) -> Intervals {
         let header = self.shared.runs.get(run);
         let set = (header.gpu.load(Relaxed) >> 32) as u32;
         if tier == GPU && self.shared.is_whole(header, set, seat) {

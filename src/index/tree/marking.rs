@@ -132,7 +132,11 @@ impl Tree {
     }
 
     /// The marks of a run in the list of `tier`.
-    pub(super) fn marks_of(&self, marking: &Marking, tier: usize) -> impl ExactSizeIterator<Item = Mark> + '_ {
+    pub(super) fn marks_of(
+        &self,
+        marking: &Marking,
+        tier: usize,
+    ) -> impl ExactSizeIterator<Item = Mark> + '_ {
         self.shared.marks.marks(marking.lists[list_of(tier)])
     }
 
@@ -148,7 +152,8 @@ impl Tree {
         seat: u32,
         wanted: Interval,
     ) -> SmallVec<[Interval; 4]> {
-        let touches = |mark: &Mark| mark.tier() == tier && mark.start() <= wanted.end && mark.end() >= wanted.start;
+        let touches =
+            |mark: &Mark| mark.tier() == tier && mark.start() <= wanted.end && mark.end() >= wanted.start;
         let own = |mark: &Mark| match mark.who() {
             Who::Seat(own) => own == seat,
             Who::Set(set) => self.shared.marks.set_has(set, seat),
@@ -257,7 +262,13 @@ impl Tree {
     }
 
     /// The same interval for several seats that have none there yet.
-    pub(super) fn mark_all(&mut self, marking: &mut Marking, tier: usize, interval: Interval, seats: &SeatSet) {
+    pub(super) fn mark_all(
+        &mut self,
+        marking: &mut Marking,
+        tier: usize,
+        interval: Interval,
+        seats: &SeatSet,
+    ) {
         let mut marks: Vec<Mark> = self.marks_of(marking, tier).collect();
         for seat in seats.seats() {
             self.mark(marking, &mut marks, Mark::new(tier, interval, Who::Seat(seat)), seat);

@@ -21,7 +21,11 @@ impl Tree {
                 return None;
             }
             let length = self.length(run);
-            let held = [GPU, GPU + 1].into_iter().flat_map(|list| self.marks_of(&marking, list)).map(Mark::end).max();
+            let held = [GPU, GPU + 1]
+                .into_iter()
+                .flat_map(|list| self.marks_of(&marking, list))
+                .map(Mark::end)
+                .max();
             let held = held.unwrap_or(0);
             let needed = if held < length { held.max(self.floor(run, held)) } else { held };
             if needed < length {

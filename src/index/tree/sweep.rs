@@ -86,7 +86,8 @@ impl Tree {
         }
         for list in [GPU, GPU + 1] {
             let marks: Vec<Mark> = self.marks_of(marking, list).collect();
-            let left: Vec<Mark> = marks.iter().filter_map(|&mark| self.without(marking, mark, going)).collect();
+            let left: Vec<Mark> =
+                marks.iter().filter_map(|&mark| self.without(marking, mark, going)).collect();
             if left != marks {
                 self.set_list(marking, list, &left);
                 changed = true;
