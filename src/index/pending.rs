@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahash::AHashMap;
 
-use super::copies::Copies;
-use crate::{event::EngineHash, hash::BlockHash, slot::Slot};
+use super::{Applied, copies::Copies};
+use crate::{
+    event::{EngineHash, Tier},
+    hash::BlockHash,
+    slot::Slot,
+};
 
 /// All waiting blocks of a shard. A slot's name is either placed or here, never both.
 #[derive(Debug, Default)]
@@ -83,8 +87,43 @@ impl Pending {
         self.by_awaited.keys().copied()
     }
 
+    /// Adds a copy of a block in a tier: to the one that waits under this name, if the two may be the same; otherwise as
+    /// the youngest, in place of it. Drops the slot's oldest beyond `limit`, and yields how many.
+    pub(in crate::index) fn add(
+        &mut self,
+        slot: Slot,
+        name: EngineHash,
+        below: Option<(EngineHash, BlockHash)>,
+        (tier, limit): (Tier, usize),
+        applied: &mut Applied,
+    ) -> u64 {
+        let mut copies = Copies::one(tier);
+        if let Some(waiting) = self.get(slot, name) {
+            if below.is_none_or(|(_, content)| waiting.may_be(content)) {
+                copies.add(waiting.copies);
+                if let Some(below) = below {
+                    self.set_below(slot, name, below);
+                }
+                if let Some(waiting) = self.copies_mut(slot, name) {
+                    *waiting = copies;
+                }
+                return 0;
+            }
+            self.take(slot, name);
+            applied.moved += 1;
+        }
+        self.insert(slot, name, below, copies);
+        let mut dropped = 0;
+        while self.len_of(slot) > limit {
+            self.take_oldest(slot);
+            dropped += 1;
+        }
+        applied.dropped += dropped;
+        u64::from(dropped)
+    }
+
     /// Adds a block that is not here yet, as the youngest.
-    pub(in crate::index) fn insert(
+    fn insert(
         &mut self,
         slot: Slot,
         name: EngineHash,
@@ -97,12 +136,7 @@ impl Pending {
     }
 
     /// The block is now known to follow a parent. It keeps its age.
-    pub(in crate::index) fn set_below(
-        &mut self,
-        slot: Slot,
-        name: EngineHash,
-        below: (EngineHash, BlockHash),
-    ) {
+    fn set_below(&mut self, slot: Slot, name: EngineHash, below: (EngineHash, BlockHash)) {
         if let Some(waiting) = self.take(slot, name) {
             self.link(slot, name, Waiting { below: Some(below), ..waiting });
         }
@@ -133,7 +167,7 @@ impl Pending {
         Some(waiting)
     }
 
-    pub(in crate::index) fn take_oldest(&mut self, slot: Slot) -> Option<Waiting> {
+    fn take_oldest(&mut self, slot: Slot) -> Option<Waiting> {
         let name = *self.by_slot.get(&slot)?.values().next()?;
         self.take(slot, name)
     }

@@ -70,6 +70,7 @@ impl Ledger {
     }
 
     /// Adds copies of a block at `place`, which exists, and leaves the place that `name` had before if that is another.
+    /// Does nothing, and says `false`, if there is no room.
     pub(super) fn put(
         &mut self,
         number: u32,
@@ -77,22 +78,22 @@ impl Ledger {
         place: Place,
         copies: Copies,
         applied: &mut Applied,
-    ) {
+    ) -> bool {
+        if !self.has_room(number, place.run, copies) {
+            return false;
+        }
         let before = self.own(number, name);
         let here = before.filter(|block| block.place == place);
         if here.is_none() {
             self.make_odd(number, place);
         }
         let held = here.map_or_else(Copies::default, |block| block.copies);
-        if !self.hold(number, place, copies, held) {
-            applied.refused += 1;
-            return;
-        }
+        self.hold(number, place, copies, held);
         let mut sum = held;
         sum.add(copies);
         if here.is_some() {
             self.set_block(number, name, Block { place, copies: sum });
-            return;
+            return true;
         }
         if let Some(block) = before {
             self.forget(number, name, block);
@@ -103,20 +104,24 @@ impl Ledger {
             self.let_go(number, block);
             applied.moved += 1;
         }
+        true
     }
 
-    /// Marks a block in the tiers in which it has copies now and had none; `false` if there is no room.
-    fn hold(&mut self, number: u32, place: Place, copies: Copies, held: Copies) -> bool {
+    /// Whether a slot can be marked on a run in the tiers of some copies.
+    pub(super) fn has_room(&mut self, number: u32, run: u32, copies: Copies) -> bool {
+        copies
+            .tiers()
+            .all(|tier| self.seat(number, tier.index()).is_some() && self.tree.has_room(run, tier.index()))
+    }
+
+    /// Marks a block in the tiers in which it has copies now and had none. There is room.
+    fn hold(&mut self, number: u32, place: Place, copies: Copies, held: Copies) {
         for tier in copies.tiers().filter(|&tier| held.of(tier) == 0) {
-            let Some(seat) = self.seat(number, tier.index()) else { return false };
-            if !self.tree.has_room(place.run, tier.index()) {
-                return false;
-            }
+            let seat = self.holders[number as usize].seats[tier.index()];
             let block = Interval { start: place.offset, end: place.offset + 1 };
             self.tree.hold(tier.index(), seat, place.run, block);
             self.count(number, tier, 1);
         }
-        true
     }
 
     /// A name new to the slot is entered: as the regular one if nothing speaks against it.

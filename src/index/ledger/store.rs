@@ -160,14 +160,14 @@ impl Ledger {
     /// One more copy of a block that exists.
     fn put_one(&mut self, number: u32, name: EngineHash, place: Place, tier: Tier, applied: &mut Applied) {
         let before = self.own(number, name).filter(|block| block.place == place);
-        if before.is_some_and(|block| block.copies.of(tier) > 0) {
-            applied.already += 1;
-        } else {
-            applied.stored += 1;
-        }
+        let already = before.is_some_and(|block| block.copies.of(tier) > 0);
         let mut copies = Copies::one(tier);
         self.take_waiting(number, name, BlockHash(self.tree.content(place)), &mut copies, applied);
-        self.put(number, name, place, copies, applied);
+        match self.put(number, name, place, copies, applied) {
+            true if already => applied.already += 1,
+            true => applied.stored += 1,
+            false => applied.refused += 1,
+        }
     }
 
     /// A block that does not exist yet, at a point.
@@ -179,11 +179,10 @@ impl Ledger {
         mut copies: Copies,
         applied: &mut Applied,
     ) {
-        applied.stored += 1;
         self.take_waiting(number, name, at.1, &mut copies, applied);
-        if !self.make_and_put(number, name, at, copies, applied) {
-            applied.stored -= 1;
-            applied.refused += 1;
+        match self.make_and_put(number, name, at, copies, applied) {
+            true => applied.stored += 1,
+            false => applied.refused += 1,
         }
     }
 
@@ -217,14 +216,21 @@ impl Ledger {
         applied: &mut Applied,
     ) -> bool {
         let Some(tier) = copies.tiers().next().map(Tier::index) else { return true };
-        let Some(seat) = self.seat(number, tier) else { return false };
+        if !self.has_room(number, point.run, copies) {
+            return false;
+        }
+        let seat = self.holders[number as usize].seats[tier];
         let block = StoredBlock { engine: name, content: Some(content) };
         let made = self.tree.make(tier, seat, point, &[block], false);
         if made.count == 0 {
             return false;
         }
-        self.put(number, name, made.last, copies, applied);
-        true
+        let put = self.put(number, name, made.last, copies, applied);
+        if !put {
+            // The last room went into the block itself. A mark that is on no account would stay for ever.
+            self.tree.release(tier, seat, made.last);
+        }
+        put
     }
 
     /// One more copy of a block whose place is not known.
@@ -244,27 +250,7 @@ impl Ledger {
             self.let_go(number, elsewhere);
             applied.moved += 1;
         }
-        let mut copies = Copies::one(tier);
-        if let Some(waiting) = self.pending.get(slot, name) {
-            if below.is_none_or(|(_, content)| waiting.may_be(content)) {
-                copies.add(waiting.copies);
-                if let Some(below) = below {
-                    self.pending.set_below(slot, name, below);
-                }
-                if let Some(waiting) = self.pending.copies_mut(slot, name) {
-                    *waiting = copies;
-                }
-                return;
-            }
-            self.pending.take(slot, name);
-            applied.moved += 1;
-        }
-        self.pending.insert(slot, name, below, copies);
-        while self.pending.len_of(slot) > self.pending_limit {
-            self.pending.take_oldest(slot);
-            applied.dropped += 1;
-            self.dropped += 1;
-        }
+        self.dropped += self.pending.add(slot, name, below, (tier, self.pending_limit), applied);
     }
 
     /// Gives a place to every waiting block whose awaited name is known by now, the oldest first: each one may make
@@ -285,7 +271,9 @@ impl Ledger {
                 None => {
                     let Some(place) = self.known(number, name) else { continue };
                     self.pending.take(slot, name);
-                    self.put(number, name, place, waiting.copies, applied);
+                    if !self.put(number, name, place, waiting.copies, applied) {
+                        applied.refused += 1;
+                    }
                 }
                 Some((parent, content)) => {
                     let Some(point) = self.known(number, parent).map(Place::next) else { continue };
@@ -306,13 +294,12 @@ impl Ledger {
         copies: Copies,
         applied: &mut Applied,
     ) {
-        match self.tree.at(point, content.0) {
+        let put = match self.tree.at(point, content.0) {
             Some(place) => self.put(number, name, place, copies, applied),
-            None => {
-                if !self.make_and_put(number, name, (point, content), copies, applied) {
-                    applied.refused += 1;
-                }
-            }
+            None => self.make_and_put(number, name, (point, content), copies, applied),
+        };
+        if !put {
+            applied.refused += 1;
         }
     }
 }

@@ -134,27 +134,7 @@ impl Reference {
             self.leave(slot, name, elsewhere);
             applied.moved += 1;
         }
-        let mut copies = Copies::one(tier);
-        if let Some(waiting) = self.pending.get(slot, name) {
-            if below.is_none_or(|(_, content)| waiting.may_be(content)) {
-                copies.add(waiting.copies);
-                if let Some(below) = below {
-                    self.pending.set_below(slot, name, below);
-                }
-                if let Some(waiting) = self.pending.copies_mut(slot, name) {
-                    *waiting = copies;
-                }
-                return;
-            }
-            self.pending.take(slot, name);
-            applied.moved += 1;
-        }
-        self.pending.insert(slot, name, below, copies);
-        while self.pending.len_of(slot) > self.pending_limit {
-            self.pending.take_oldest(slot);
-            applied.dropped += 1;
-            self.dropped += 1;
-        }
+        self.dropped += self.pending.add(slot, name, below, (tier, self.pending_limit), applied);
     }
 
     /// Gives a place to every waiting block whose awaited name is known by now, the oldest first: each one may
