@@ -15,6 +15,7 @@ impl Ledger {
         if removed.hashes.len() > 1 {
             removed.hashes.iter().take(AHEAD[0]).for_each(|name| self.tree.ask_for_entry(name.0));
         }
+        let before = applied.removed;
         for (at, &name) in removed.hashes.iter().enumerate() {
             self.look_ahead(&removed.hashes, at);
             let remaining = removed.remaining_copies.as_ref().and_then(|copies| copies.get(at).copied());
@@ -23,6 +24,9 @@ impl Ledger {
             } else {
                 self.remove_one(number, name, removed.tier, remaining, applied);
             }
+        }
+        if simple {
+            self.count(number, removed.tier, -i64::from(applied.removed - before));
         }
     }
 
@@ -39,7 +43,7 @@ impl Ledger {
         }
     }
 
-    /// A copy less of a block of a slot without odd names, while nothing waits.
+    /// A copy less of a block of a slot without odd names, while nothing waits. Whoever calls counts what is removed.
     #[inline(always)]
     fn remove_regular(
         &mut self,
@@ -63,7 +67,6 @@ impl Ledger {
                     oddities.set_spare(place, tier, 0);
                 }
                 self.tree.release(tier.index(), seat, place);
-                self.count(number, tier, -1);
                 applied.removed += 1;
             }
             left => {
