@@ -1,7 +1,7 @@
 //! The literal index: one shard, exact by construction, meant to be read.
 //!
 //! Four tables hold the truth and nothing is derived lazily: the [`tree`] of places with their holders, each slot's
-//! [`holdings`] by its own names, all [`names`] together, and the blocks that wait ([`pending`]). Every event
+//! [`holdings`] by its own names, all [`names`] together, and the blocks that wait (`pending.rs`). Every event
 //! keeps them consistent before it returns. Lookups walk the tree block by block.
 
 mod holdings;
