@@ -46,18 +46,22 @@ fn body(recorded: &Recorded) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_decode_hop_does_not_wait_for_the_prefill() {
-    let decode = Upstream::start(plain).await;
+    let (prefill, decode) = (Upstream::start(plain).await, Upstream::start(plain).await);
     let mut pools = Pools::start(0, 0).await;
-    pools.add(Role::Prefill, slow(150.0)).await;
+    pools.workers.push(WorkerSpec { worker_type: WorkerType::Prefill, ..prefill.worker(1, rig::MODEL) });
     pools.workers.push(WorkerSpec { worker_type: WorkerType::Decode, ..decode.worker(2, rig::MODEL) });
     let rig = met(pools).behind(Mode::Kv).await;
+    // As long as the test wants it to compute.
+    let computes = prefill.hold().await;
     let answer = rig.post(COMPLETIONS, &long()).await;
     assert_eq!(hops(&answer), (1, 2));
-    assert_eq!(rig.engines[0].running(), 1, "it computes still");
-    assert_eq!(rig.workers().await[0]["load"]["requests"], 1, "and is booked for as long");
+    eventually("the prefill worker is asked, too", async || prefill.recorded().len() == 1).await;
+    assert_eq!(rig.workers().await[0]["load"]["requests"], 1, "it computes still, and is booked for as long");
+    assert_eq!(rig.metric("kvroute_prefills_total", "handed_over").await, 0.0);
     let told = body(&decode.last());
     assert_eq!((&told["bootstrap_host"], &told["bootstrap_port"]), (&json!("127.0.0.1"), &json!(8998)));
     assert_eq!((&told["max_tokens"], told.get("nvext")), (&json!(4), None));
+    drop(computes);
     rig.wait_for_idle().await;
     assert_eq!(rig.metric("kvroute_prefills_total", "handed_over").await, 1.0);
     assert_eq!(rig.outcomes("ok").await, 1);

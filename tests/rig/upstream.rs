@@ -11,7 +11,10 @@ use http::HeaderMap;
 use http_body_util::BodyExt as _;
 use kvroute::fleet::WorkerSpec;
 use parking_lot::Mutex;
-use tokio::task::AbortHandle;
+use tokio::{
+    sync::{OwnedRwLockWriteGuard, RwLock},
+    task::AbortHandle,
+};
 
 /// One request as it arrived.
 #[derive(Clone, Debug)]
@@ -25,6 +28,7 @@ pub(crate) struct Recorded {
 pub(crate) struct Upstream {
     address: SocketAddr,
     recorded: Arc<Mutex<Vec<Recorded>>>,
+    held: Arc<RwLock<()>>,
     server: AbortHandle,
 }
 
@@ -42,6 +46,7 @@ pub(crate) const PLAIN: &str = "{\"id\": \"x\", \"choices\":[ {\"finish_reason\"
 struct Shared {
     answer: Answerer,
     recorded: Arc<Mutex<Vec<Recorded>>>,
+    held: Arc<RwLock<()>>,
 }
 
 impl Upstream {
@@ -49,16 +54,21 @@ impl Upstream {
     pub(crate) async fn start(answer: Answerer) -> Self {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let recorded = Arc::default();
-        let shared = Shared { answer, recorded: Arc::clone(&recorded) };
+        let (recorded, held) = <(Arc<_>, Arc<_>)>::default();
+        let shared = Shared { answer, recorded: Arc::clone(&recorded), held: Arc::clone(&held) };
         let router = Router::new().fallback(record).with_state(shared);
         let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { address, recorded, server: server.abort_handle() }
+        Self { address, recorded, held, server: server.abort_handle() }
     }
 
     /// How a frontend is told of it.
     pub(crate) fn worker(&self, id: u64, model: &str) -> WorkerSpec {
         WorkerSpec { id: Some(id), ..WorkerSpec::new(&format!("http://{}", self.address), model) }
+    }
+
+    /// Until the guard is dropped requests are recorded and not answered.
+    pub(crate) async fn hold(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.held).write_owned().await
     }
 
     pub(crate) fn recorded(&self) -> Vec<Recorded> {
@@ -86,6 +96,7 @@ async fn record(State(shared): State<Shared>, request: axum::extract::Request) -
     // The frontend looks once whether a new worker is there; that is no client's request.
     if path != "/health" {
         shared.recorded.lock().push(Recorded { path, headers: head.headers, body });
+        drop(shared.held.read().await);
     }
     Response::builder().status(status).header("content-type", kind).body(Body::from(answer)).unwrap()
 }

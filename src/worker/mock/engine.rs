@@ -31,15 +31,14 @@ pub(super) async fn run(
     loop {
         if scheduler.is_idle() {
             let Some(command) = commands.recv().await else { return };
-            apply(&mut scheduler, command);
+            apply(&mut scheduler, command, &stats);
             pace.restart();
         }
         while let Ok(command) = commands.try_recv() {
-            apply(&mut scheduler, command);
+            apply(&mut scheduler, command, &stats);
         }
         if scheduler.is_idle() {
             // A reset of an idle engine: its event waits for the next step.
-            stats.record(&mut scheduler);
             continue;
         }
         let step = scheduler.schedule();
@@ -59,11 +58,14 @@ pub(super) async fn run(
     }
 }
 
-fn apply(scheduler: &mut Scheduler, command: Command) {
+fn apply(scheduler: &mut Scheduler, command: Command, stats: &Stats) {
     match command {
         Command::Submit(request) => scheduler.submit(request),
         Command::Reset { preempt_running, done } => {
-            let _ = done.send(scheduler.reset(preempt_running));
+            let succeeded = scheduler.reset(preempt_running);
+            // Before the answer: whoever has it finds the counts after the reset.
+            stats.record(scheduler);
+            let _ = done.send(succeeded);
         }
     }
 }

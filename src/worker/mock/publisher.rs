@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -228,19 +229,25 @@ impl Worker {
             // returns.
             let _ = zmq::poll(&mut items, -1);
             while self.woken.recv_bytes(zmq::DONTWAIT).is_ok() {}
-            while let Ok(command) = self.commands.try_recv() {
-                match command {
-                    Command::Publish(sequence, events) => self.held_back.push_back((sequence, events)),
-                    Command::Nudge => {}
-                    Command::Stop => return,
-                }
+            if self.take_commands().is_break() || self.answer_replays().is_break() {
+                return;
             }
-            while !self.faults.stalled.load(Ordering::Relaxed) {
-                let Some((sequence, events)) = self.held_back.pop_front() else { break };
-                self.publish(sequence, &events);
-            }
-            self.answer_replays();
         }
+    }
+
+    fn take_commands(&mut self) -> ControlFlow<()> {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Publish(sequence, events) => self.held_back.push_back((sequence, events)),
+                Command::Nudge => {}
+                Command::Stop => return ControlFlow::Break(()),
+            }
+        }
+        while !self.faults.stalled.load(Ordering::Relaxed) {
+            let Some((sequence, events)) = self.held_back.pop_front() else { break };
+            self.publish(sequence, &events);
+        }
+        ControlFlow::Continue(())
     }
 
     fn publish(&mut self, sequence: u64, events: &[CacheEvent]) {
@@ -260,21 +267,31 @@ impl Worker {
         }
     }
 
-    fn answer_replays(&self) {
-        let Some(socket) = &self.replay else { return };
-        while let Ok(request) = socket.recv_multipart(zmq::DONTWAIT) {
-            let [client, empty, start] = &request[..] else { continue };
-            if !empty.is_empty() {
-                continue;
-            }
-            let start = start.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-            for (sequence, payload) in self.buffer.iter().filter(|(sequence, _)| *sequence >= start) {
-                let frames = [client, &[][..], self.topic.as_bytes(), &sequence.to_be_bytes(), payload];
-                let _ = socket.send_multipart(frames, 0);
-            }
-            let _ = socket.send_multipart([client, &[][..], &[], &END, &[]], 0);
+    fn answer_replays(&mut self) -> ControlFlow<()> {
+        while let Some(request) = self.replay.as_ref().and_then(receive) {
+            // After the request has come, not before: it gets every batch that was handed over before it was sent.
+            self.take_commands()?;
+            self.answer_replay(&request);
         }
+        ControlFlow::Continue(())
     }
+
+    fn answer_replay(&self, request: &[Vec<u8>]) {
+        let (Some(socket), [client, empty, start]) = (&self.replay, request) else { return };
+        if !empty.is_empty() {
+            return;
+        }
+        let start = start.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+        for (sequence, payload) in self.buffer.iter().filter(|(sequence, _)| *sequence >= start) {
+            let frames = [client, &[][..], self.topic.as_bytes(), &sequence.to_be_bytes(), payload];
+            let _ = socket.send_multipart(frames, 0);
+        }
+        let _ = socket.send_multipart([client, &[][..], &[], &END, &[]], 0);
+    }
+}
+
+fn receive(socket: &zmq::Socket) -> Option<Vec<Vec<u8>>> {
+    socket.recv_multipart(zmq::DONTWAIT).ok()
 }
 
 /// The sequence of the message that ends a replay: -1.
