@@ -17,7 +17,7 @@ use kvroute::{
         ConfigFile,
         flags::{Status, TABLE},
     },
-    fleet::{RouterConfig, WorkerSpec},
+    fleet::{DeviceWeights, RouterConfig, WorkerSpec},
     frontend::AdminToken,
     select::{Mode, Tuning},
     worker::mock::MockEngine,
@@ -201,8 +201,9 @@ async fn a_running_frontend_is_asked_for_its_sets() {
     }
     let tuning = Tuning { overlap_score_credit: 2.0, ..Tuning::default() };
     let kv = RouterConfig { mode: Mode::Kv, tuning };
+    let unweighted: DeviceWeights = serde_json::from_str(r#"{ "enabled": false }"#).unwrap();
     let workers = vec![
-        WorkerSpec { router_config: Some(kv), ..worker(1, &engines[0]) },
+        WorkerSpec { router_config: Some(kv), device_weights: Some(unweighted), ..worker(1, &engines[0]) },
         WorkerSpec { model: "split".to_owned(), ..worker(2, &engines[1]) },
         WorkerSpec { model: "split".to_owned(), max_model_len: Some(512), ..worker(3, &engines[2]) },
     ];
@@ -224,6 +225,9 @@ async fn a_running_frontend_is_asked_for_its_sets() {
     has(&mock, "router configuration, from card");
     has(&mock, "router_mode kv");
     has(&mock, "kv_router_config.overlap_score_credit 2.0");
+    has(&mock, "cost model, from frontend");
+    has(&mock, "device weights, from card");
+    has(&mock, "device_weights.enabled false");
     assert!(!mock.contains("split"), "{mock}");
 
     let split = of("split@default.backend.generate/aggregated").await;

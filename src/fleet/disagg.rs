@@ -348,9 +348,7 @@ fn of_role(sets: &[SetView], key: &SetKey, role: WorkerType) -> Vec<usize> {
 /// The cost model of a prefill set: what its cards name; else it is whose the rest of the configuration is. A card with a
 /// configuration that names none leaves it to the frontend, as in any other set.
 fn cost_model(prefill: Option<&SetView>, decode: &RouterConfig, advertised: bool) -> CostModel {
-    let named =
-        |set: &&SetView| set.members.iter().any(|member| member.worker.spec.router_cost_model.is_some());
-    let own = prefill.filter(|set| advertised || named(set));
+    let own = prefill.filter(|set| advertised || set.says(|spec| spec.router_cost_model.is_some()));
     own.map_or(decode.tuning.cost_model, |set| set.config.tuning.cost_model)
 }
 

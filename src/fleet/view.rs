@@ -239,6 +239,34 @@ impl SetView {
         if self.admitted.is_some() { SetState::Serving } else { SetState::Conflict }
     }
 
+    /// Where its cost model came from, which is a key of its own on the card.
+    #[must_use]
+    pub fn cost_model_source(&self) -> ConfigSource {
+        match self.source {
+            _ if self.says(|spec| spec.router_cost_model.is_some()) => ConfigSource::Card,
+            ConfigSource::DecodeSet => ConfigSource::DecodeSet,
+            ConfigSource::Card | ConfigSource::Frontend => ConfigSource::Frontend,
+        }
+    }
+
+    /// Where its device weights came from, which are a key of their own on the card.
+    #[must_use]
+    pub fn device_weights_source(&self) -> ConfigSource {
+        if self.says(|spec| spec.device_weights.is_some()) {
+            ConfigSource::Card
+        } else {
+            ConfigSource::Frontend
+        }
+    }
+
+    /// Whether any member whose cohort holds for the set has that on its card.
+    pub(super) fn says(&self, on_card: impl Fn(&WorkerSpec) -> bool) -> bool {
+        let first = || self.cohorts.first().map(|standing| standing.cohort.fingerprint);
+        let holds = self.admitted.or_else(first);
+        let mut members = self.members.iter().filter(|member| Some(member.cohort.fingerprint) == holds);
+        members.any(|member| on_card(&member.worker.spec))
+    }
+
     /// The fields in which the members' cards differ, with their paths, sorted; none in most sets.
     #[must_use]
     pub fn differing_fields(&self) -> Vec<String> {

@@ -51,6 +51,32 @@ fn the_page_and_the_sample_are_those_of_the_table() {
     }
 }
 
+/// What a person reads with `--help` and on the page is the same, flag by flag.
+#[test]
+fn the_page_says_what_the_help_says() {
+    let help = help::<Frontend>();
+    let page =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/router-flags.md")).unwrap();
+    let rows: Vec<Vec<_>> = page
+        .lines()
+        .filter(|line| line.starts_with("| `--"))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), TABLE.len());
+    for cells in rows {
+        // Flag, variable, accepted, default, key, taken by, purpose; of a refused flag also the reason.
+        let flag = cells[0].trim_start_matches('`').split(['`', ' ']).next().unwrap();
+        let text = help_of(&help, flag).unwrap_or_else(|| panic!("no help for {flag}"));
+        let default = cells[3].split(['`', ';', ',']).find(|word| !word.is_empty()).unwrap();
+        let variables = cells[1].split('`').filter(|word| word.contains('_'));
+        let parts = [cells[6].to_owned(), format!("[default: {default}]")];
+        let reason = cells.get(7).map(|reason| format!("Refused: {reason}"));
+        for part in parts.into_iter().chain(reason).chain(variables.map(str::to_owned)) {
+            assert!(text.contains(&part), "the help of {flag} does not say '{part}': {text}");
+        }
+    }
+}
+
 #[test]
 fn the_sample_with_every_line_in_force_says_the_defaults() {
     let sample = sample_section();

@@ -160,12 +160,12 @@ async fn blocks_after_a_taken_prompt_are_held_and_start_no_resync() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefill_set_has_the_cost_model_of_its_card_else_of_whoever_the_rest_is_from() {
     // The frontend has the default, time.
-    for (advertises, own, decode, expected) in [
-        (false, None, None, Time),
-        (false, None, Some(Blocks), Blocks),
-        (false, Some(Time), Some(Blocks), Time),
-        (true, None, Some(Blocks), Time),
-        (true, Some(Blocks), None, Blocks),
+    for (advertises, own, decode, expected, from) in [
+        (false, None, None, Time, "decode_set"),
+        (false, None, Some(Blocks), Blocks, "decode_set"),
+        (false, Some(Time), Some(Blocks), Time, "card"),
+        (true, None, Some(Blocks), Time, "frontend"),
+        (true, Some(Blocks), None, Blocks, "card"),
     ] {
         let mut pools = Pools::start(1, 1).await;
         if advertises {
@@ -174,8 +174,16 @@ async fn a_prefill_set_has_the_cost_model_of_its_card_else_of_whoever_the_rest_i
         pools.workers[0].router_cost_model = own;
         pools.workers[1].router_cost_model = decode;
         let rig = pools.behind(Mode::Kv).await;
-        let of = async |role| set(&rig, role).await["router_cost_model"].clone();
-        assert_eq!(of("prefill").await, expected.name(), "{advertises} {own:?} {decode:?}");
-        assert_eq!(of("decode").await, decode.unwrap_or(Time).name());
+        let of = async |role| {
+            let set = set(&rig, role).await;
+            (set["router_cost_model"].clone(), set["router_cost_model_from"].clone())
+        };
+        assert_eq!(
+            of("prefill").await,
+            (json!(expected.name()), json!(from)),
+            "{advertises} {own:?} {decode:?}"
+        );
+        let from = if decode.is_some() { "card" } else { "frontend" };
+        assert_eq!(of("decode").await, (json!(decode.unwrap_or(Time).name()), json!(from)));
     }
 }

@@ -85,7 +85,10 @@ fn set_text(set: &Value) -> String {
     } else {
         let _ = writeln!(text, "  router configuration, from {}", plain(&set["router_config_from"]));
         write_fields(&mut text, "", &as_spelled(&set["router_config"]));
+        let _ = writeln!(text, "  cost model, from {}", plain(&set["router_cost_model_from"]));
         let _ = writeln!(text, "    {:<46} {}", "router_cost_model", plain(&set["router_cost_model"]));
+        let _ = writeln!(text, "  device weights, from {}", plain(&set["device_weights_from"]));
+        write_fields(&mut text, "device_weights.", &set["device_weights"]);
     }
     let differing: Vec<_> = items(&set["differing_fields"]).iter().map(plain).collect();
     if !differing.is_empty() {
