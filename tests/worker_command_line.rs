@@ -184,6 +184,8 @@ fn a_mistake_is_named_whoever_it_belongs_to() {
         &["--router-temprature", "--router-temperature"],
     );
     refused(&["worker", "vllm", "--router-mod", "kv"], &["--router-mod", "--router-mode"]);
+    refused(&["worker", "vllm", "--load-awar"], &["--load-awar", "--load-aware"]);
+    refused(&["worker", "sglang", "--shared-cache-mult", "1"], &["--shared-cache-mult", "multiplier"]);
     refused(&["worker", "vllm", "--router-mode", "bogus"], &["--router-mode", "bogus", "round-robin"]);
     refused(
         &["worker", "vllm", "--frontend", "https://a:1"],
@@ -219,11 +221,16 @@ fn no_collision(name: &str, worker: &Command, engine: &[&str]) {
         count,
         "{name}: the worker's flags, the router's and those of every command overlap"
     );
-    for option in own {
+    for option in &own {
         // Where options are read with underscores, too.
-        for spelled in [option, &option.replace('-', "_")] {
+        for spelled in [*option, &option.replace('-', "_")] {
             assert!(!engine.contains(&spelled.as_str()), "{name} has --{spelled}");
         }
+    }
+    // What begins one of ours, and is more than its first word, is taken for an abbreviation and refused.
+    for option in engine.iter().filter(|option| option.contains('-')) {
+        let ours = own.iter().find(|own| own.starts_with(option));
+        assert_eq!(ours, None, "{name} has --{option}");
     }
     // Where abbreviations are read, the only option that begins so is meant as well.
     for option in worker {
@@ -295,6 +302,7 @@ fn review_finding_07_the_frontend_s_flags_are_refused_on_every_worker() {
             &["--enforce-disagg"],
             &["--no-enforce-disagg"],
             &["--admission-control", "none"],
+            &["--serve-indexer"],
         ] {
             let args = [&["worker", backend], flags].concat();
             refused(&args, &[flags[0], "belongs to the frontend", "kvroute frontend"]);

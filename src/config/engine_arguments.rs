@@ -68,12 +68,21 @@ impl Known<'_> {
         match self.arguments.iter().find(|arg| arg.get_long() == Some(name)) {
             Some(arg) if arg.get_action().takes_values() && !has_value => Take::WithValue,
             Some(_) => Take::Alone,
-            // No engine has an option of this kind, so this is a router flag that was misspelt: clap knows which.
+            // No engine has an option of this kind, so this is a flag of ours that was misspelt or cut short: clap says
+            // which. Whoever means an engine's all the same writes it behind the --.
             None if name == "help" || name.starts_with("router-") || name.starts_with("no-router-") => {
                 Take::Alone
             }
+            None if self.abbreviates(name) => Take::Alone,
             None => Take::No,
         }
+    }
+
+    /// Whether a name is the beginning of one of these, and more than its first word: an engine may well have an option of
+    /// one word that one of ours begins with, as `--device`.
+    fn abbreviates(&self, name: &str) -> bool {
+        let mut names = self.arguments.iter().filter_map(|arg| arg.get_long());
+        name.contains('-') && names.any(|known| known.starts_with(name))
     }
 
     /// The position of the first word from `start` on that is neither an option nor an option's value.
@@ -97,6 +106,7 @@ mod tests {
         let flag = |name: &'static str| Arg::new(name).long(name);
         let switch = |name| flag(name).action(clap::ArgAction::SetTrue);
         let backend = Command::new("vllm").arg(flag("own")).arg(switch("on")).arg(flag("router-mode"));
+        let backend = backend.arg(switch("load-aware"));
         Command::new("k")
             .arg(flag("log").global(true))
             .subcommand(Command::new("worker").subcommand(backend))
@@ -126,6 +136,8 @@ mod tests {
     #[test]
     fn names_are_not_abbreviated() {
         assert_eq!(apart("k worker vllm --ow 1"), "k worker vllm -- --ow 1");
+        assert_eq!(apart("k worker vllm --load-awar"), "k worker vllm --load-awar");
+        assert_eq!(apart("k worker vllm --load"), "k worker vllm -- --load");
     }
 
     #[test]
