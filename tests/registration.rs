@@ -24,7 +24,7 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::rig::{
-    Answer, Http, MODEL, Rig, chat, engine_settings, eventually, plan, prose,
+    Answer, Http, MODEL, Rig, chat, engine_settings, eventually, lasting_port, plan, prose,
     upstream::{Upstream, plain},
     worker,
 };
@@ -290,15 +290,10 @@ async fn the_admin_token_guards_everything_on_its_listener() {
     assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
-/// A port whose successor is free, too.
+/// A port whose successor is free, too, and that the system hands out to nobody else meanwhile.
 fn two_ports() -> u16 {
-    let pair = || {
-        let first = TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok()?.port();
-        let second = first.checked_add(1)?;
-        TcpListener::bind(("127.0.0.1", second)).ok()?;
-        Some(first)
-    };
-    (0..100).find_map(|_| pair()).unwrap()
+    let mut ports = std::iter::repeat_with(lasting_port);
+    ports.find(|&first| TcpListener::bind(("127.0.0.1", first + 1)).is_ok()).unwrap()
 }
 
 /// A worker with two ranks is one HTTP server with two event streams: the server here records the header that
