@@ -89,6 +89,16 @@ impl SeatTable {
         self.rows.get(word as usize / WORDS).map_or(0, |row| row.live[word as usize % WORDS].load(Acquire))
     }
 
+    /// Whether a seat counts, and if so, whether its number is another than its slot's.
+    #[inline(always)]
+    pub(in crate::index) fn standing(&self, seat: u32) -> Option<bool> {
+        let row = self.rows.get(seat as usize / ROW)?;
+        let (word, bit) = (seat as usize % ROW / 64, seat % 64);
+        // Acquire: pairs with the Release in `take`.
+        let is_live = row.live[word].load(Acquire) >> bit & 1 == 1;
+        is_live.then(|| row.moved[word].load(Relaxed) >> bit & 1 == 1)
+    }
+
     pub(in crate::index) fn is_live(&self, seat: u32) -> bool {
         self.live(seat / 64) >> (seat % 64) & 1 == 1
     }

@@ -41,7 +41,7 @@ impl Sink for Answer {
     }
 
     #[inline(always)]
-    fn seat(&mut self, table: &SeatTable, depth: u32, seat: u32) {
+    fn seat(&mut self, table: &SeatTable, depth: u32, seat: u32, _: bool) {
         let start = self.begin_level(depth);
         self.slots.push(table.tenant(seat));
         self.end_level(depth, start);
@@ -96,9 +96,9 @@ impl Sink for Depths<'_> {
     }
 
     #[inline(always)]
-    fn seat(&mut self, table: &SeatTable, depth: u32, seat: u32) {
-        let moved = self.shards > 1 || table.moved(seat / 64) >> (seat % 64) & 1 == 1;
-        self.set(if moved { table.tenant(seat).index } else { seat }, depth);
+    fn seat(&mut self, table: &SeatTable, depth: u32, seat: u32, moved: bool) {
+        let elsewhere = moved || self.shards > 1;
+        self.set(if elsewhere { table.tenant(seat).index } else { seat }, depth);
     }
 
     fn extend(&mut self, _: &Shared, _: &mut Path) {}

@@ -54,8 +54,8 @@ pub(in crate::index) trait Sink {
     /// These of the 64 seats from `64 * word` on hold exactly `depth` blocks.
     fn seats(&mut self, table: &SeatTable, depth: u32, word: u32, bits: u64);
 
-    /// This seat holds exactly `depth` blocks.
-    fn seat(&mut self, table: &SeatTable, depth: u32, seat: u32);
+    /// This seat, whose number has `moved` away from its slot's or not, holds exactly `depth` blocks.
+    fn seat(&mut self, table: &SeatTable, depth: u32, seat: u32, moved: bool);
 
     /// What slower tiers add; only asked for if there are any.
     fn extend(&mut self, shared: &Shared, path: &mut Path);
@@ -212,8 +212,8 @@ impl Shared {
                 Who::Seat(seat) => {
                     if through {
                         path.alive.add(seat / 64, 1 << (seat % 64));
-                    } else if self.seats[GPU].is_live(seat) {
-                        sink.seat(&self.seats[GPU], depth, seat);
+                    } else if let Some(moved) = self.seats[GPU].standing(seat) {
+                        sink.seat(&self.seats[GPU], depth, seat, moved);
                     }
                 }
                 Who::Set(set) => {
