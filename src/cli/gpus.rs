@@ -40,8 +40,8 @@ mod listing {
     };
 
     pub(super) fn of(nvml: &NvmlArgs) -> String {
-        let library = nvml.nvml_library.clone();
-        let sample = sample_once(&SamplerSettings { library, ..SamplerSettings::default() });
+        let nvml_library = nvml.nvml_library.clone();
+        let sample = sample_once(&SamplerSettings { nvml_library, ..SamplerSettings::default() });
         match sample.absence {
             Some(absence) => {
                 format!("No GPUs are read: {absence}. Requests are routed without their weights.\n")

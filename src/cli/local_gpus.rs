@@ -33,7 +33,7 @@ impl LocalGpus {
         }
         let mut reporter = reporter::Reporter::new(Arc::clone(fleet), engines);
         let sampling = SamplerSettings {
-            library: settings.library.clone(),
+            nvml_library: settings.nvml_library.clone(),
             interval: settings.interval,
             ..SamplerSettings::default()
         };

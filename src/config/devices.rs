@@ -62,10 +62,10 @@ pub(super) fn settings_of(worker: &WorkerArgs) -> DeviceSettings {
     }
 }
 
-fn sampling(off: bool, library: Option<PathBuf>, sample_ms: Option<u64>) -> DeviceSettings {
+fn sampling(off: bool, nvml_library: Option<PathBuf>, sample_ms: Option<u64>) -> DeviceSettings {
     let default = DeviceSettings::default();
     let interval = sample_ms.map_or(default.interval, Duration::from_millis);
-    DeviceSettings { enabled: !off, library, interval, ..default }
+    DeviceSettings { enabled: !off, nvml_library, interval, ..default }
 }
 
 /// Reads what the flag's own parser would bound.

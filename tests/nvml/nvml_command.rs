@@ -12,7 +12,7 @@ fn gpus(library: &str) -> Output {
 }
 
 fn listing(stand_in: &StandIn) -> String {
-    let output = gpus(stand_in.library().to_str().unwrap());
+    let output = gpus(stand_in.path().to_str().unwrap());
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }

@@ -16,7 +16,7 @@ use crate::stand_in::{StandIn, gpu, gpu_with, lost};
 
 fn settings(stand_in: &StandIn) -> SamplerSettings {
     SamplerSettings {
-        library: Some(stand_in.library()),
+        nvml_library: Some(stand_in.path()),
         interval: Duration::from_millis(10),
         retry: Duration::from_millis(20),
     }
@@ -143,7 +143,7 @@ fn reasons_from_a_newer_driver_are_left_out() {
 #[test]
 fn without_a_library_or_a_driver_there_is_a_reason_and_nothing_else() {
     let nowhere = SamplerSettings {
-        library: Some(PathBuf::from("/none/libnvidia-ml.so.1")),
+        nvml_library: Some(PathBuf::from("/none/libnvidia-ml.so.1")),
         ..SamplerSettings::default()
     };
     let sample = sample_once(&nowhere);

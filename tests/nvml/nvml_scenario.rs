@@ -30,7 +30,7 @@ type Agent = (oneshot::Sender<()>, JoinHandle<Result<(), DescribeError>>);
 /// A frontend, and engines with their agents on a machine with GPUs.
 struct Machine {
     rig: Rig,
-    library: StandIn,
+    gpus: StandIn,
     engines: Vec<MockEngine>,
     agents: Vec<Agent>,
 }
@@ -45,14 +45,14 @@ impl Machine {
         let devices: Vec<_> = (1..=workers).map(|worker| gpu(&name(worker))).collect();
         let mut machine = Self {
             rig: Rig::start_plan(plan(mode, Vec::new()), Vec::new()).await,
-            library: StandIn::with_devices(&devices),
+            gpus: StandIn::with_devices(&devices),
             engines: Vec::new(),
             agents: Vec::new(),
         };
         for worker in 1..=workers {
             let engine = MockEngine::start(engine.clone()).await.unwrap();
             let devices = DeviceSettings {
-                library: Some(machine.library.library()),
+                nvml_library: Some(machine.gpus.path()),
                 interval: SAMPLE,
                 named: Some(Visible::parse(&name(worker))),
                 engine_pid: Some(process::id()),
@@ -122,7 +122,7 @@ impl Machine {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_gpu_is_fenced_and_its_requests_finish_elsewhere() {
     let mut machine = Machine::start(Mode::RoundRobin, 3, &engine_settings()).await;
-    machine.library.set_devices(&[gpu("GPU-1"), lost("GPU-2"), gpu("GPU-3")]);
+    machine.gpus.set_devices(&[gpu("GPU-1"), lost("GPU-2"), gpu("GPU-3")]);
     eventually("the worker is fenced", async || machine.excluded(2).await == "fenced").await;
     let told = machine.worker(2).await;
     assert_eq!(told["devices"]["fault"], json!({ "gpu": "GPU-2", "reason": "lost" }));
@@ -145,14 +145,14 @@ async fn a_lost_gpu_is_fenced_and_its_requests_finish_elsewhere() {
 async fn a_gpu_that_comes_and_goes_does_not_take_requests_each_time() {
     // One sampler, which sees every third answer that there is.
     let machine = Machine::start(Mode::Kv, 1, &engine_settings()).await;
-    machine.library.set_devices(&[gpu_with("GPU-1", &json!({ "lost_every": 3 }))]);
+    machine.gpus.set_devices(&[gpu_with("GPU-1", &json!({ "lost_every": 3 }))]);
     eventually("the fence", async || machine.excluded(1).await == "fenced").await;
     // Two samples of three are clean, and a fence takes five in a row.
     for _ in 0..30 {
         tokio::time::sleep(SAMPLE).await;
         assert_eq!(machine.excluded(1).await, "fenced");
     }
-    machine.library.set_devices(&[gpu("GPU-1")]);
+    machine.gpus.set_devices(&[gpu("GPU-1")]);
     eventually("it is back", async || machine.excluded(1).await.is_null()).await;
     assert_eq!(machine.worker(1).await["devices"]["fault"], Value::Null);
     machine.stop().await;
@@ -164,7 +164,7 @@ async fn a_throttled_gpu_gets_a_smaller_share_and_its_own_again_later() {
     let slow = MockSettings { speedup: 2.0, ..engine_settings() };
     let machine = Machine::start(Mode::DeviceAwareWeighted, 2, &slow).await;
     let throttled = gpu_with("GPU-1", &json!({ "throttle": 0x40, "sm_clock": 500 }));
-    machine.library.set_devices(&[throttled, gpu("GPU-2")]);
+    machine.gpus.set_devices(&[throttled, gpu("GPU-2")]);
     let weight = async |id| machine.worker(id).await["devices"]["weight"]["weight"].as_f64().unwrap();
     eventually("the weight falls", async || weight(1).await < 0.5).await;
     assert_eq!(weight(2).await, 1.0);
@@ -182,7 +182,7 @@ async fn a_throttled_gpu_gets_a_smaller_share_and_its_own_again_later() {
     let explain = machine.rig.explain(&bodies[0]).await;
     let device = &candidate(&explain, 1)["device"];
     assert!(device["capability"].as_f64().unwrap() < 0.5 && device["freshness"] == 1.0, "{device}");
-    machine.library.set_devices(&[gpu("GPU-1"), gpu("GPU-2")]);
+    machine.gpus.set_devices(&[gpu("GPU-1"), gpu("GPU-2")]);
     eventually("the weight rises", async || weight(1).await > 0.7).await;
     machine.stop().await;
 }
@@ -192,7 +192,7 @@ async fn a_gpu_that_works_for_others_weighs_less_if_it_is_the_engine_s_for_sure(
     let machine = Machine::start(Mode::Kv, 2, &engine_settings()).await;
     // This process stands for both engines; it is on one of the GPUs only.
     let busy = |uuid, pid: u32| gpu_with(uuid, &json!({ "utilisation": 60, "processes": [pid] }));
-    machine.library.set_devices(&[busy("GPU-1", process::id()), busy("GPU-2", 1)]);
+    machine.gpus.set_devices(&[busy("GPU-1", process::id()), busy("GPU-2", 1)]);
     let external = async |id| {
         let rank = format!("worker=\"{id}\"");
         machine.rig.metric("kvroute_worker_device_external_load", &rank).await
@@ -209,7 +209,7 @@ async fn without_any_gpu_everything_works_as_without_telemetry() {
     let mut machine = Machine::start(Mode::Kv, 0, &engine_settings()).await;
     let engine = MockEngine::start(engine_settings()).await.unwrap();
     let nowhere = DeviceSettings {
-        library: Some("/none/libnvidia-ml.so.1".into()),
+        nvml_library: Some("/none/libnvidia-ml.so.1".into()),
         interval: SAMPLE,
         ..DeviceSettings::default()
     };

@@ -20,7 +20,7 @@ impl StandIn {
     pub(crate) fn new(state: &Value) -> Self {
         let stand_in = Self { folder: tempfile::tempdir().unwrap() };
         stand_in.set(state);
-        fs::copy(built(), stand_in.library()).unwrap();
+        fs::copy(built(), stand_in.path()).unwrap();
         stand_in
     }
 
@@ -30,7 +30,7 @@ impl StandIn {
     }
 
     /// Where it is.
-    pub(crate) fn library(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.folder.path().join("libnvidia-ml.so.1")
     }
 

@@ -18,7 +18,7 @@ use crate::device::DeviceReading;
 #[derive(Clone, Debug)]
 pub struct SamplerSettings {
     /// The library; `None` takes the driver's, as the system finds it.
-    pub library: Option<PathBuf>,
+    pub nvml_library: Option<PathBuf>,
     /// From one sample to the next. Default 1 s.
     pub interval: Duration,
     /// From a look for library and driver that found none to the next. Default 30 s.
@@ -27,7 +27,7 @@ pub struct SamplerSettings {
 
 impl Default for SamplerSettings {
     fn default() -> Self {
-        Self { library: None, interval: Duration::from_secs(1), retry: Duration::from_secs(30) }
+        Self { nvml_library: None, interval: Duration::from_secs(1), retry: Duration::from_secs(30) }
     }
 }
 
@@ -59,7 +59,7 @@ pub fn sample_once(settings: &SamplerSettings) -> Sample {
 }
 
 fn load(settings: &SamplerSettings) -> Result<Nvml, NvmlError> {
-    match settings.library.as_deref().map(OsStr::new) {
+    match settings.nvml_library.as_deref().map(OsStr::new) {
         Some(path) => Nvml::builder().lib_path(path).init(),
         None => Nvml::init(),
     }

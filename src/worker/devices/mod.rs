@@ -41,7 +41,7 @@ pub struct DeviceSettings {
     /// Whether they are at all. Default true.
     pub enabled: bool,
     /// NVIDIA's library; `None` takes the driver's, as the system finds it.
-    pub library: Option<PathBuf>,
+    pub nvml_library: Option<PathBuf>,
     /// From one sample to the next. Default 1 s.
     pub interval: Duration,
     /// The engine's GPUs, where somebody named them.
@@ -59,7 +59,7 @@ impl Default for DeviceSettings {
     fn default() -> Self {
         Self {
             enabled: true,
-            library: None,
+            nvml_library: None,
             interval: Duration::from_secs(1),
             named: None,
             shown: None,

@@ -24,7 +24,7 @@ pub(in crate::worker) fn start(
     described: channel::Receiver<Described>,
 ) -> (NewsFeed, Option<Sampler>) {
     let (publish, news) = channel::channel(None);
-    let DeviceSettings { enabled, library, interval, engine_pid, .. } = settings.devices.clone();
+    let DeviceSettings { enabled, nvml_library, interval, engine_pid, .. } = settings.devices.clone();
     if !enabled {
         return (news, None);
     }
@@ -39,10 +39,12 @@ pub(in crate::worker) fn start(
         said: None,
         epoch: Instant::now(),
     };
-    let sampler =
-        Sampler::start(SamplerSettings { library, interval, ..SamplerSettings::default() }, move |sample| {
+    let sampler = Sampler::start(
+        SamplerSettings { nvml_library, interval, ..SamplerSettings::default() },
+        move |sample| {
             feed.take(&sample);
-        });
+        },
+    );
     let sampler = sampler.inspect_err(|error| warn!(%error, "GPUs are not read: no thread to do it"));
     (news, sampler.ok())
 }
