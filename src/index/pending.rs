@@ -51,7 +51,7 @@ impl Waiting {
     }
 
     /// The name that gives the block its place once it is known.
-    fn awaited(&self, name: EngineHash) -> EngineHash {
+    pub(in crate::index) fn awaited(&self, name: EngineHash) -> EngineHash {
         self.below.map_or(name, |(parent, _)| parent)
     }
 }

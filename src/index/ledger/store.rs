@@ -267,39 +267,20 @@ impl Ledger {
             let Some(Waiter { slot, name, .. }) = woken.pop_first() else { return };
             let number = self.tree.shared.number(slot);
             let Some(&waiting) = self.pending.get(slot, name) else { continue };
-            match waiting.below {
-                None => {
-                    let Some(place) = self.known(number, name) else { continue };
-                    self.pending.take(slot, name);
-                    if !self.put(number, name, place, waiting.copies, applied) {
-                        applied.refused += 1;
-                    }
-                }
-                Some((parent, content)) => {
-                    let Some(point) = self.known(number, parent).map(Place::next) else { continue };
-                    self.pending.take(slot, name);
-                    self.attach(number, name, (point, content), waiting.copies, applied);
-                }
+            let Some(known) = self.known(number, waiting.awaited(name)) else { continue };
+            self.pending.take(slot, name);
+            let (point, copies) = (known.next(), waiting.copies);
+            let put = match waiting.below {
+                None => self.put(number, name, known, copies, applied),
+                Some((_, content)) => match self.tree.at(point, content.0) {
+                    Some(place) => self.put(number, name, place, copies, applied),
+                    None => self.make_and_put(number, name, (point, content), copies, applied),
+                },
+            };
+            if !put {
+                applied.refused += 1;
             }
             applied.attached += 1;
-        }
-    }
-
-    /// A block that waited goes to its place, made if need be.
-    fn attach(
-        &mut self,
-        number: u32,
-        name: EngineHash,
-        (point, content): (Point, BlockHash),
-        copies: Copies,
-        applied: &mut Applied,
-    ) {
-        let put = match self.tree.at(point, content.0) {
-            Some(place) => self.put(number, name, place, copies, applied),
-            None => self.make_and_put(number, name, (point, content), copies, applied),
-        };
-        if !put {
-            applied.refused += 1;
         }
     }
 }

@@ -197,6 +197,24 @@ impl Arena<1> {
         }));
     }
 
+    /// Adds the seats of a mark to `seats`.
+    #[inline(always)]
+    pub(in crate::index) fn read_who(&self, who: Who, seats: &mut SeatSet) {
+        match who {
+            Who::Seat(seat) => seats.add_seat(seat),
+            Who::Set(set) => self.read_set(set, seats),
+        }
+    }
+
+    /// Whether a seat is among those of a mark.
+    #[inline(always)]
+    pub(in crate::index) fn who_has(&self, who: Who, seat: u32) -> bool {
+        match who {
+            Who::Seat(own) => own == seat,
+            Who::Set(set) => self.set_has(set, seat),
+        }
+    }
+
     /// Whether a set has a seat.
     pub(in crate::index) fn set_has(&self, set: u32, seat: u32) -> bool {
         let word = self.set_word(set, seat / 64);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
-    marks::{GPU, Mark, Who},
+    marks::{GPU, Mark},
     seat_table::NO_SEAT,
     shared::Shared,
     walk::{Path, Step},
@@ -33,10 +33,7 @@ impl Shared {
             let begins = |mark: &Mark| mark.tier() == tier.index() && mark.start() == 0 && mark.end() > 0;
             for mark in self.marks.marks(list).filter(begins) {
                 path.group.0.clear();
-                match mark.who() {
-                    Who::Seat(seat) => path.group.add_seat(seat),
-                    Who::Set(set) => self.marks.read_set(set, &mut path.group),
-                }
+                self.marks.read_who(mark.who(), &mut path.group);
                 for seat in path.group.seats() {
                     if !self.seats[tier.index()].is_live(seat) {
                         continue;

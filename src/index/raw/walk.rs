@@ -287,10 +287,7 @@ impl Shared {
             mark.tier() == tier
                 && mark.start() <= offset
                 && offset < mark.end()
-                && match mark.who() {
-                    Who::Seat(own) => own == seat,
-                    Who::Set(set) => self.marks.set_has(set, seat),
-                }
+                && self.marks.who_has(mark.who(), seat)
         };
         self.marks.marks(list).find(covers).map_or(offset, Mark::end)
     }

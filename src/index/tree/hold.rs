@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use super::{Place, Tree};
-use crate::index::raw::{CHUNK, GPU, Interval};
+use crate::index::raw::{CHUNK, GPU, Interval, SeatSet, halves};
 
 /// Blocks of a run by their offsets, as disjoint intervals, ascending.
 type Intervals = SmallVec<[Interval; 4]>;
@@ -26,13 +26,14 @@ impl Tree {
         if self.whole_seats(&marking).seats().any(|seat| counts(GPU, seat)) {
             return true;
         }
-        let mut seats = crate::index::raw::SeatSet::default();
+        let mut seats = SeatSet::default();
         [GPU, GPU + 1].into_iter().any(|list| {
             self.marks_of(&marking, list).any(|mark| {
                 if !(mark.start() <= place.offset && place.offset < mark.end()) {
                     return false;
                 }
-                self.seats_of(mark, &mut seats);
+                seats.0.clear();
+                self.shared.marks.read_who(mark.who(), &mut seats);
                 seats.seats().any(|seat| counts(mark.tier(), seat))
             })
         })
@@ -52,9 +53,7 @@ impl Tree {
         seat: u32,
         wanted: Interval,
     ) -> Intervals {
-        let header = self.shared.runs.get(run);
-        let set = (header.gpu.load(Relaxed) >> 32) as u32;
-        if tier == GPU && self.shared.is_whole(header, set, seat) {
+        if tier == GPU && self.is_whole(run, seat) {
             return SmallVec::from_slice(&[wanted]);
         }
         let marking = self.marking(run);
@@ -69,9 +68,7 @@ impl Tree {
 
     /// From now on a seat holds the blocks `more` of a run.
     pub(in crate::index) fn hold(&mut self, tier: usize, seat: u32, run: u32, more: Interval) {
-        let header = self.shared.runs.get(run);
-        let (gpu, length) = (header.gpu.load(Relaxed), header.extent().1);
-        if tier == GPU && self.shared.is_whole(header, (gpu >> 32) as u32, seat) {
+        if tier == GPU && self.is_whole(run, seat) {
             return;
         }
         if tier != GPU {
@@ -83,7 +80,7 @@ impl Tree {
         if gone[..] == [new] {
             return;
         }
-        if tier == GPU && new == (Interval { start: 0, end: length }) {
+        if tier == GPU && new == (Interval { start: 0, end: self.length(run) }) {
             self.remark(&mut marking, tier, seat, &gone, &[]);
             self.add_whole(&mut marking, seat);
         } else {
@@ -98,13 +95,11 @@ impl Tree {
         if tier == GPU && self.release_last(seat, place) {
             return;
         }
-        let header = self.shared.runs.get(run);
-        let (gpu, length) = (header.gpu.load(Relaxed), header.extent().1);
-        let whole = tier == GPU && self.shared.is_whole(header, (gpu >> 32) as u32, seat);
         let mut marking = self.marking(run);
-        if whole {
+        if tier == GPU && self.is_whole(run, seat) {
+            let all = Interval { start: 0, end: self.length(run) };
             self.take_whole(&mut marking, seat);
-            self.remark(&mut marking, tier, seat, &[], &without(Interval { start: 0, end: length }, offset));
+            self.remark(&mut marking, tier, seat, &[], &without(all, offset));
         } else {
             let block = Interval { start: offset, end: offset + 1 };
             let mut held = self.touching(&marking, tier, seat, block);
@@ -114,6 +109,13 @@ impl Tree {
         }
         self.publish(run, &marking, None);
         self.shrink(run);
+    }
+
+    /// Whether a seat holds a whole run on the GPU.
+    #[inline(always)]
+    pub(super) fn is_whole(&self, run: u32, seat: u32) -> bool {
+        let header = self.shared.runs.get(run);
+        self.shared.is_whole(header, halves(header.gpu.load(Relaxed)).0, seat)
     }
 
     /// The most frequent removal: the last block of a run that only this seat holds.

@@ -154,10 +154,7 @@ impl Tree {
     ) -> SmallVec<[Interval; 4]> {
         let touches =
             |mark: &Mark| mark.tier() == tier && mark.start() <= wanted.end && mark.end() >= wanted.start;
-        let own = |mark: &Mark| match mark.who() {
-            Who::Seat(own) => own == seat,
-            Who::Set(set) => self.shared.marks.set_has(set, seat),
-        };
+        let own = |mark: &Mark| self.shared.marks.who_has(mark.who(), seat);
         self.marks_of(marking, tier).filter(touches).filter(own).map(Mark::interval).collect()
     }
 
@@ -238,9 +235,18 @@ impl Tree {
         seats.take_seat(seat);
         seats.0.retain(|&(_, bits)| bits != 0);
         marking.needless.push(set);
-        let single = if seats.len() == 1 { seats.seats().next() } else { None };
-        let who = single.map_or_else(|| Who::Set(self.new_set(&seats)), Who::Seat);
-        marks[at] = Mark::new(gone.tier(), gone.interval(), who);
+        match self.who_of(&seats) {
+            Some(who) => marks[at] = Mark::new(gone.tier(), gone.interval(), who),
+            None => {
+                marks.swap_remove(at);
+            }
+        }
+    }
+
+    /// How a mark names these seats; `None` if there are none.
+    pub(super) fn who_of(&mut self, seats: &SeatSet) -> Option<Who> {
+        let first = seats.seats().next()?;
+        Some(if seats.len() == 1 { Who::Seat(first) } else { Who::Set(self.new_set(seats)) })
     }
 
     /// Puts a seat into the mark that is like `new`, or adds that.
@@ -290,7 +296,7 @@ impl Tree {
         marking.needless.push(handle);
     }
 
-    pub(super) fn new_set(&mut self, seats: &SeatSet) -> u32 {
+    fn new_set(&mut self, seats: &SeatSet) -> u32 {
         let handle = self.take_piece(seats.footprint());
         if handle != 0 {
             self.shared.marks.write_set(handle, seats);

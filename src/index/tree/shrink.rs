@@ -78,21 +78,12 @@ impl Tree {
         let mut seats = SeatSet::default();
         // Marks that are alike are one.
         for mark in all {
-            self.seats_of(mark, &mut seats);
+            self.shared.marks.read_who(mark.who(), &mut seats);
             if let Who::Set(set) = mark.who() {
                 Self::drop_piece(marking, set);
             }
         }
         self.set_whole(marking, &seats);
-    }
-
-    /// The seats of a mark.
-    pub(super) fn seats_of(&self, mark: Mark, seats: &mut SeatSet) {
-        seats.0.clear();
-        match mark.who() {
-            Who::Seat(seat) => seats.add_seat(seat),
-            Who::Set(set) => self.shared.marks.read_set(set, seats),
-        }
     }
 
     /// The offset behind which no child hangs; exact if it matters, which it does from `held` on.

@@ -99,9 +99,9 @@ impl Tree {
     /// A mark without the seats that go, if any stay.
     fn without(&mut self, marking: &mut Marking, mark: Mark, going: &[SeatSet; 4]) -> Option<Mark> {
         let going = &going[mark.tier()];
-        let Who::Set(set) = mark.who() else {
-            let Who::Seat(seat) = mark.who() else { return None };
-            return (!going.has(seat)).then_some(mark);
+        let set = match mark.who() {
+            Who::Seat(seat) => return (!going.has(seat)).then_some(mark),
+            Who::Set(set) => set,
         };
         let mut seats = SeatSet::default();
         self.shared.marks.read_set(set, &mut seats);
@@ -112,11 +112,7 @@ impl Tree {
         }
         seats.0.retain(|&(_, bits)| bits != 0);
         Self::drop_piece(marking, set);
-        let who = match seats.len() {
-            0 => return None,
-            1 => Who::Seat(seats.seats().next()?),
-            _ => Who::Set(self.new_set(&seats)),
-        };
+        let who = self.who_of(&seats)?;
         Some(Mark::new(mark.tier(), mark.interval(), who))
     }
 }
