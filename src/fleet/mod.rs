@@ -10,8 +10,11 @@
 //! A prefill set and a decode set beside each other make a pair: the decode set is what the model's name stands for,
 //! and it knows who computes its prompts ([`PrefillPool`]).
 //!
+//! Where a set's sessions went is remembered beside its loads ([`Sessions`]).
+//!
 //! The fleet opens no socket. Event streams are opened and closed through the [`Streams`] it is given.
 
+mod affinity;
 mod card;
 mod clock;
 mod cohort;
@@ -37,6 +40,7 @@ mod view;
 mod worker_set;
 mod worker_spec;
 
+pub use affinity::{MOST_SESSIONS, SessionId, SessionUse, Sessions};
 pub use card::{Card, WorkerType};
 pub use clock::Clock;
 pub use cohort::{Cohort, Standing};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use super::kv_router_config::KvRouterConfig;
-use crate::select::{Mode, Tuning};
+use crate::select::{AffinityMode, Mode, SessionAffinity, Tuning};
 
 /// A strategy with its tuning. It replaces the frontend's as a whole, never field by field: a card says
 /// nothing about which of its values were meant and which are defaults.
@@ -115,9 +115,8 @@ impl Wire {
         if self.session_affinity_ttl_secs.is_some_and(|seconds| !(1..=31_536_000).contains(&seconds)) {
             return Some("session_affinity_ttl_secs must be between 1 and 31536000".to_owned());
         }
-        let mode = &self.session_affinity_mode;
-        let known = ["hard", "soft"].contains(&mode.as_str());
-        (!known).then(|| format!("invalid session affinity mode \"{mode}\"; expected 'hard' or 'soft'"))
+        let mode = self.session_affinity_mode.parse::<AffinityMode>();
+        mode.err().map(|error| error.to_string())
     }
 }
 
@@ -159,9 +158,11 @@ impl TryFrom<Wire> for RouterConfig {
             &None,
         )?;
         only("enforce_disagg", &wire.enforce_disagg, &false)?;
-        only("session_affinity_ttl_secs", &wire.session_affinity_ttl_secs, &None)?;
-        only("session_affinity_mode", &wire.session_affinity_mode, &hard())?;
-        Ok(Self { mode, tuning })
+        let session_affinity = SessionAffinity {
+            ttl_secs: wire.session_affinity_ttl_secs,
+            mode: wire.session_affinity_mode.parse().unwrap_or_default(),
+        };
+        Ok(Self { mode, tuning: Tuning { session_affinity, ..tuning } })
     }
 }
 
@@ -179,8 +180,8 @@ impl Serialize for RouterConfig {
             kv_router_config: KvRouterConfig::from(&self.tuning),
             load_threshold_config: LoadThresholdConfig::default(),
             enforce_disagg: false,
-            session_affinity_ttl_secs: None,
-            session_affinity_mode: hard(),
+            session_affinity_ttl_secs: self.tuning.session_affinity.ttl_secs,
+            session_affinity_mode: self.tuning.session_affinity.mode.name().to_owned(),
         }
         .serialize(serializer)
     }
@@ -215,9 +216,12 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back_the_same() {
-        let tuning = Tuning { prefill_load_scale: 20.0, overlap_score_credit: 2.0, ..Tuning::default() };
-        let config = RouterConfig { mode: Mode::Kv, tuning };
-        assert_eq!(read(&serde_json::to_string(&config).unwrap()).unwrap(), config);
+        let session_affinity = SessionAffinity { ttl_secs: Some(60), mode: AffinityMode::Soft };
+        let tuning = Tuning { prefill_load_scale: 20.0, session_affinity, ..Tuning::default() };
+        for mode in [Mode::Kv, Mode::RoundRobin] {
+            let config = RouterConfig { mode, tuning };
+            assert_eq!(read(&serde_json::to_string(&config).unwrap()).unwrap(), config);
+        }
     }
 
     #[test]
@@ -239,8 +243,11 @@ mod tests {
                 r#"{"router_mode":"k_v","load_threshold_config":{"active_decode_blocks_threshold":0.8}}"#,
                 "active_decode_blocks_threshold",
             ),
-            (r#"{"router_mode":"k_v","session_affinity_ttl_secs":60}"#, "session_affinity_ttl_secs"),
-            (r#"{"router_mode":"k_v","session_affinity_mode":"soft"}"#, "session_affinity_mode"),
+            (
+                r#"{"router_mode":"k_v","session_affinity_ttl_secs":0}"#,
+                "session_affinity_ttl_secs must be between",
+            ),
+            (r#"{"router_mode":"k_v","session_affinity_mode":"x"}"#, "invalid session affinity mode \"x\""),
             (
                 r#"{"router_mode":"k_v","kv_router_config":{"router_queue_policy":"wspt"}}"#,
                 r#"router_queue_policy = "wspt" is not supported by this version; leave it out or set it to "fcfs""#,

@@ -12,6 +12,7 @@ use ahash::AHashMap;
 use http::Uri;
 
 use super::{
+    affinity::Sessions,
     card::WorkerType,
     cohort::{Cohort, Standing, differing_fields},
     device_status::DeviceStatus,
@@ -194,6 +195,8 @@ pub struct SetView {
     pub source: ConfigSource,
     /// Decides and keeps the set's loads; the same over all views of the set under one configuration.
     pub selector: Arc<Selector>,
+    /// Where its sessions went; the same over all views of the set.
+    pub sessions: Arc<Sessions>,
     /// Who holds what; shared by the sets of one model and hash rule.
     pub index: PrefixIndex,
     /// Every rank of every worker, admitted or not.

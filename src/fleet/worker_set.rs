@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use tracing::{error, info, warn};
 
 use super::{
+    affinity::Sessions,
     card::WorkerType,
     cohort::{Cohort, Standing, differing_fields},
     disagg::PrefillPool,
@@ -87,6 +88,8 @@ pub(super) struct WorkerSet {
     pub(super) key: SetKey,
     /// What its slots are doing; outlives every change of configuration.
     pub(super) loads: Arc<Loads>,
+    /// Where its sessions went; as long as the loads.
+    sessions: Arc<Sessions>,
     /// In order of founding.
     pub(super) cohorts: Vec<Standing>,
     pub(super) members: Vec<Arc<RankMember>>,
@@ -99,10 +102,11 @@ pub(super) struct WorkerSet {
 }
 
 impl WorkerSet {
-    pub(super) const fn new(key: SetKey, loads: Arc<Loads>) -> Self {
+    pub(super) fn new(key: SetKey, loads: Arc<Loads>) -> Self {
         Self {
             key,
             loads,
+            sessions: Arc::default(),
             cohorts: Vec::new(),
             members: Vec::new(),
             draining: Vec::new(),
@@ -164,6 +168,7 @@ impl WorkerSet {
             config: Arc::clone(&leading.config),
             source,
             selector: Arc::clone(&leading.selector),
+            sessions: Arc::clone(&self.sessions),
             index: leading.index.clone(),
             members: self.members.clone(),
             cohorts: self.in_order(),

@@ -141,7 +141,7 @@ pub(super) async fn serve(
         return Tried::Split(in_flight);
     }
     let pin = Pin { worker: preview.worker, rank: Some(preview.rank), field: PinField::DecodeWorkerId };
-    let hop = Hop { phase: Phase::Aggregated, pin: Some(pin) };
+    let hop = Hop { phase: Phase::Aggregated, pin: Some(pin), session: split.decode.session };
     let placed = match app.place(&asked.set, &asked.prompt, hop, &[]) {
         Ok(placed) => placed,
         Err(refusal) if refusal.kind() == RefusalKind::Invalid => {

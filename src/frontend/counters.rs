@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use super::first_token::FirstTokens;
+use super::{first_token::FirstTokens, session::SessionOutcome};
 use crate::{
     metrics::Histogram,
     select::{BypassVerdict, Exclusion, RefusalKind},
@@ -29,6 +29,7 @@ pub struct Counters {
     requests: [AtomicU64; Surface::ALL.len() * Outcome::ALL.len()],
     exclusions: [AtomicU64; Exclusion::ALL.len()],
     refusals: [AtomicU64; RefusalKind::ALL.len()],
+    sessions: [AtomicU64; SessionOutcome::ALL.len()],
     pub(super) prefills: [AtomicU64; Handover::ALL.len()],
     pub(super) bypasses: [AtomicU64; BypassVerdict::ALL.len()],
     /// Bypasses that no worker took.
@@ -173,6 +174,19 @@ impl Counters {
     /// Counts a refused admission.
     pub fn refusal(&self, kind: RefusalKind) {
         self.refusals[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a placed request that belongs to a session.
+    pub fn session(&self, outcome: SessionOutcome) {
+        self.sessions[outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Placed requests of sessions by what became of the session.
+    pub fn sessions(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        SessionOutcome::ALL
+            .into_iter()
+            .zip(&self.sessions)
+            .map(|(how, count)| (how.name(), count.load(Relaxed)))
     }
 
     /// Requests by surface and outcome.

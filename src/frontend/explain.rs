@@ -76,8 +76,11 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
     if let Some(problem) = &asked.prompt.tokens.problem {
         answer["tokens_problem"] = json!(problem);
     }
-    app.dry_run(set, &asked.prompt, hop, |outcome, rows, blocks| {
-        answer["prompt_blocks"] = json!(blocks);
+    app.dry_run(set, &asked.prompt, hop, |outcome, rows, considered| {
+        answer["prompt_blocks"] = json!(considered.blocks);
+        if let Some(session) = &considered.session {
+            answer["session"] = session.object(set, outcome.as_ref().ok(), rows);
+        }
         describe(&mut answer, set, outcome, rows);
     });
     answer

@@ -12,6 +12,7 @@ use super::{
     devices,
     first_token::FirstTokenTimes,
     prompts::TokenSource,
+    session,
 };
 use crate::{
     event::Tier,
@@ -167,6 +168,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         "Worker sets and their routing configuration",
         labels.iter().map(|labels| (&labels[..], 1)),
     )?;
+    session::write(app, view, page)?;
     disagreements(&names, page)?;
     prefill_pools(&names, page)?;
     first_tokens(app, &names, page)?;

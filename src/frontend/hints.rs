@@ -7,6 +7,7 @@ use http::{HeaderMap, header::AsHeaderName};
 
 use super::{bypass, error::ApiError, openai::Fields};
 use crate::{
+    fleet::SessionId,
     select::{Pin, PinField},
     slot::{Rank, WorkerId},
 };
@@ -66,6 +67,8 @@ pub(super) struct Hints {
     /// Cache namespace by header. It wins over whatever the body says: a gateway sets it, and a tenant must not
     /// talk its way into another's cache.
     pub(super) tenant: Option<String>,
+    /// The session that it belongs to.
+    pub(super) session: Option<SessionId>,
     /// Cache namespace by `nvext`, for bodies without a `cache_salt` of their own.
     pub(super) cache_salt: Option<String>,
     /// Which metadata the response shall carry.
@@ -125,10 +128,12 @@ impl Hints {
         };
         let prefill_pin = prefill_pin(headers, &nvext, rank)?;
         let wants = |name: &str| nvext.extra_fields.iter().any(|field| field == name);
+        let tenant = text(headers, "x-tenant-id").filter(|tenant| !tenant.is_empty());
         Ok(Self {
             pin,
             prefill_pin,
-            tenant: text(headers, "x-tenant-id").filter(|tenant| !tenant.is_empty()),
+            session: session(headers, tenant.as_deref()),
+            tenant,
             cache_salt: nvext.cache_salt.filter(|salt| !salt.is_empty()),
             metadata: Metadata { worker_id: wants("worker_id"), timing: wants("timing") },
             query_only: nvext.annotations.iter().any(|a| a.starts_with("query_instance_id:")),
@@ -137,6 +142,19 @@ impl Hints {
             unknown_keys: nvext.unknown_keys,
         })
     }
+}
+
+/// Headers that name a session, the first of them that is there counts.
+const SESSION: [&str; 5] = [
+    "x-dynamo-session-id",
+    "x-claude-code-agent-id",
+    "x-claude-code-session-id",
+    "thread-id",
+    "x-session-id",
+];
+
+fn session(headers: &HeaderMap, tenant: Option<&str>) -> Option<SessionId> {
+    SESSION.iter().find_map(|&name| SessionId::of(tenant, &text(headers, name)?))
 }
 
 /// The pin of the prefill hop. Its rank is its own, else the request's.
@@ -226,6 +244,21 @@ mod tests {
         assert_eq!(prefill(&headers, body), Some((7, Some(4))), "unset, so the request's");
         assert_eq!(prefill(&[], r#"{"nvext":{"backend_instance_id":1}}"#), None);
         assert_eq!(read(&[("x-prefill-dp-rank", "1")], "{}").unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn a_session_is_named_by_a_header_and_belongs_to_its_tenant() {
+        let session = |headers: &[_]| read(headers, "{}").unwrap().session;
+        assert_eq!(session(&[]), None);
+        let a = session(&[("x-session-id", "a")]);
+        assert!(a.is_some());
+        for name in SESSION {
+            assert_eq!(session(&[(name, "a")]), a, "{name}");
+            assert_eq!(session(&[(name, " ")]), None, "{name}");
+        }
+        assert_eq!(session(&[("x-session-id", "b"), ("x-dynamo-session-id", "a")]), a);
+        assert_eq!(session(&[("x-dynamo-session-id", ""), ("thread-id", "a")]), a);
+        assert_ne!(session(&[("x-session-id", "a"), ("x-tenant-id", "t")]), a);
     }
 
     #[test]

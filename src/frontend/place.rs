@@ -7,17 +7,24 @@ use std::{
     borrow::Cow,
     cell::RefCell,
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use fastrand::Rng;
 
 use super::{
-    app::App, asked_model::AskedModel, counters::Counters, error::ApiError, first_token::FirstToken,
-    hints::Hints, prompts::Tokens, two_hop::has,
+    app::App,
+    asked_model::AskedModel,
+    counters::Counters,
+    error::ApiError,
+    first_token::FirstToken,
+    hints::Hints,
+    prompts::Tokens,
+    session::{self, Session},
+    two_hop::has,
 };
 use crate::{
-    fleet::{FleetView, PrefillPool, RankMember, SetState, SetView},
+    fleet::{FleetView, PrefillPool, RankMember, SessionId, SessionUse, SetState, SetView},
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
     index,
     load::Booking,
@@ -37,17 +44,18 @@ pub(super) struct Prompt {
     pub(super) streams: bool,
 }
 
-/// One hop of a request: which part of its work is placed, and the worker that it insists on.
+/// One hop of a request: which part of its work is placed, the worker that it insists on, and its session.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Hop {
     pub(super) phase: Phase,
     pub(super) pin: Option<Pin>,
+    pub(super) session: Option<SessionId>,
 }
 
 impl Hop {
     /// All of the work in one place.
     pub(super) fn whole(hints: &Hints) -> Self {
-        Self { phase: Phase::Aggregated, pin: hints.pin }
+        Self { phase: Phase::Aggregated, pin: hints.pin, session: hints.session }
     }
 
     /// The decode hop gets the prompt's blocks from elsewhere: it has nothing to prefill, and its blocks are its own.
@@ -69,8 +77,17 @@ impl Hop {
 pub(super) struct Placed {
     pub(super) choice: Choice,
     pub(super) booking: Booking,
+    /// Its part in its session, to be held as long as the booking.
+    pub(super) session: Option<SessionUse>,
     pub(super) first_token: FirstToken,
     pub(super) member: Arc<RankMember>,
+}
+
+/// What a dry run looked at besides the rows.
+pub(super) struct Considered {
+    /// Full blocks of the prompt.
+    pub(super) blocks: usize,
+    pub(super) session: Option<Session>,
 }
 
 /// Memory of one thread.
@@ -116,7 +133,9 @@ impl App {
             ApiError::model_not_found(model, &view.models())
         })?;
         let sets = serving(&view, &route.sets, asked).ok_or_else(|| asked.not_served(&view, &route.sets))?;
+        let now = self.fleet.clock().now();
         let set = pinned_set(&view, &sets, hints)
+            .or_else(|| session_set(&view, &sets, hints.session?, now))
             .or_else(|| draw_set(&view, &sets, self.fleet.now_ms()))
             .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
         Ok((set, route.lora.clone()))
@@ -140,8 +159,9 @@ impl App {
             let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
             let looked_up = Instant::now();
             set.gather(self.fleet.now_ms(), &mut space.members);
-            let demand = demand(set, prompt, hop, &space.sequence, avoid);
             let now = self.fleet.clock().now();
+            let session = Session::of(set, hop, now);
+            let demand = demand(set, prompt, (hop, session.as_ref()), &space.sequence, avoid);
             let admitted =
                 set.selector.admit(&space.members, overlaps, &demand, &mut space.rows, now, &mut space.rng);
             self.counters.hash.observe(hashed - asked);
@@ -150,6 +170,11 @@ impl App {
             self.counters.rows(space.rows.rows());
             let (choice, booking) = admitted?;
             self.counters.choice(&choice);
+            let session = session.and_then(|session| {
+                let (outcome, begun) = session.begin(set, choice.slot, self.fleet.clock());
+                self.counters.session(outcome);
+                begun
+            });
             // A decode hop takes its blocks from elsewhere, so what it has cached was not asked for.
             if hop.phase != Phase::Decode {
                 self.counters.prefix(&choice, space.hashes.len());
@@ -160,28 +185,29 @@ impl App {
             let predicted = choice.cost.and_then(|cost| cost.first_token());
             let times = || self.counters.first_tokens.of(&set.key);
             let first_token = FirstToken::expect(self.fleet.clock(), now, predicted, times);
-            Ok(Placed { choice, booking, first_token, member: Arc::clone(member) })
+            Ok(Placed { choice, booking, session, first_token, member: Arc::clone(member) })
         })
     }
 
     /// Decides as [`App::place`] would now, without booking, and hands the outcome with every candidate's row
-    /// to `read`.
+    /// and its session to `read`.
     pub(super) fn dry_run<R>(
         &self,
         set: &SetView,
         prompt: &Prompt,
         hop: Hop,
-        read: impl FnOnce(Result<Choice, Refusal>, &[Row], usize) -> R,
+        read: impl FnOnce(Result<Choice, Refusal>, &[Row], &Considered) -> R,
     ) -> R {
         WORKSPACE.with_borrow_mut(|space| {
             hash_prompt(space, set, prompt);
             let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
             set.gather(self.fleet.now_ms(), &mut space.members);
-            let demand = demand(set, prompt, hop, &space.sequence, &[]);
             let now = self.fleet.clock().now();
+            let session = Session::of(set, hop, now);
+            let demand = demand(set, prompt, (hop, session.as_ref()), &space.sequence, &[]);
             let outcome =
                 set.selector.explain(&space.members, overlaps, &demand, &mut space.rows, now, &mut space.rng);
-            read(outcome, space.rows.rows(), space.hashes.len())
+            read(outcome, space.rows.rows(), &Considered { blocks: space.hashes.len(), session })
         })
     }
 }
@@ -206,6 +232,19 @@ fn pinned_set(view: &FleetView, sets: &[usize], hints: &Hints) -> Option<Arc<Set
         _ => false,
     };
     sets().find(pinned).or_else(|| sets().find(prefill_pinned)).map(Arc::clone)
+}
+
+fn session_set(
+    view: &FleetView,
+    positions: &[usize],
+    session: SessionId,
+    now: Duration,
+) -> Option<Arc<SetView>> {
+    if positions.len() == 1 {
+        return None;
+    }
+    let sets = positions.iter().filter_map(|&position| view.sets.get(position));
+    session::set_of(sets, session, now).map(Arc::clone)
 }
 
 fn draw_set(view: &FleetView, positions: &[usize], now_ms: u64) -> Option<Arc<SetView>> {
@@ -241,7 +280,7 @@ fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {
 fn demand<'a>(
     set: &SetView,
     prompt: &Prompt,
-    hop: Hop,
+    (hop, session): (Hop, Option<&Session>),
     sequence: &'a [SequenceHash],
     avoid: &'a [WorkerId],
 ) -> Demand<'a> {
@@ -251,6 +290,7 @@ fn demand<'a>(
     Demand {
         phase: hop.phase,
         pin: hop.pin,
+        tie: session.and_then(Session::tie),
         avoid,
         overrides: hop.overrides(set),
         first_token_seen,

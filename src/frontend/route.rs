@@ -303,7 +303,7 @@ pub(super) fn respond(
 ) -> Response {
     let watch = Watch::new(&answer, in_flight, &placed, prefiller.is_some());
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, prefiller));
-    let response = answer.relay(watch.holding(placed.booking, placed.first_token));
+    let response = answer.relay(watch.holding(placed.booking, placed.session, placed.first_token));
     match annotator {
         Some(annotator) => crate::proxy::annotate(response, annotator).map(Body::new),
         None => response.map(Body::new),

@@ -36,7 +36,7 @@ use super::{
     watch::{self, InFlight},
 };
 use crate::{
-    fleet::{PrefillPool, RankMember, SetView, WorkerType},
+    fleet::{PrefillPool, RankMember, SessionUse, SetView, WorkerType},
     load::Booking,
     proxy::{Answer, Observer, Usage},
     select::{Mode, Phase, Pin, PinField, RefusalKind},
@@ -103,8 +103,8 @@ impl Split {
         let taken = hints.pin.filter(|pin| of_prefill(pin) && !has(decode, pin));
         let pin = if taken.is_some() { None } else { hints.pin };
         Ok(Self {
-            prefill: Hop { phase: Phase::Prefill, pin: hints.prefill_pin.or(taken) },
-            decode: Hop { phase: Phase::Decode, pin },
+            prefill: Hop { phase: Phase::Prefill, pin: hints.prefill_pin.or(taken), session: hints.session },
+            decode: Hop { phase: Phase::Decode, pin, session: hints.session },
             set: prefill,
         })
     }
@@ -340,8 +340,9 @@ pub(super) async fn read_whole(app: &App, answer: Answer, placed: Placed) -> Res
         return Err(Failure::Answered(Box::new((answer, placed))));
     }
     let worker = placed.choice.worker;
-    let Placed { booking, first_token, member, .. } = placed;
-    let watch = Prefilling { booking, first_token, member, counters: Arc::clone(&app.counters) };
+    let Placed { booking, session, first_token, member, .. } = placed;
+    let watch =
+        Prefilling { booking, _session: session, first_token, member, counters: Arc::clone(&app.counters) };
     let read = Limited::new(answer.relay(watch).into_body(), LIMIT).collect().await;
     read.map(http_body_util::Collected::to_bytes).map_err(|error| {
         warn!(%worker, %error, "prefill failed: its answer broke off");
@@ -377,6 +378,7 @@ fn missing(app: &App, by: Prefiller) -> Prefilled {
 /// Watches a prefill's answer. Dropped when it is over or the client left, and with it the booking.
 struct Prefilling {
     booking: Booking,
+    _session: Option<SessionUse>,
     first_token: FirstToken,
     member: Arc<RankMember>,
     counters: Arc<Counters>,

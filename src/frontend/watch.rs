@@ -22,7 +22,7 @@ use super::{
     two_hop::{self, Prefiller},
 };
 use crate::{
-    fleet::RankMember,
+    fleet::{RankMember, SessionUse},
     load::Booking,
     proxy::{Annotator, Answer, End, Observer, Usage},
 };
@@ -94,9 +94,14 @@ impl Watch {
         Self { status: answer.status(), streams, received_ms, member, prefilled, in_flight }
     }
 
-    /// The observer that holds `booking` until the answer is over.
-    pub(super) fn holding(self, booking: Booking, first_token: FirstToken) -> Relayed {
-        Relayed { watch: self, booking, first_token, usage: None }
+    /// The observer that holds `booking`, and the request's part in its session, until the answer is over.
+    pub(super) fn holding(
+        self,
+        booking: Booking,
+        session: Option<SessionUse>,
+        first_token: FirstToken,
+    ) -> Relayed {
+        Relayed { watch: self, booking, _session: session, first_token, usage: None }
     }
 
     /// What the client asked to be told about its own request. Dynamo's `kv_hit_rate` is not among it: it
@@ -124,6 +129,7 @@ impl Watch {
 pub(super) struct Relayed {
     watch: Watch,
     booking: Booking,
+    _session: Option<SessionUse>,
     first_token: FirstToken,
     usage: Option<Usage>,
 }
@@ -177,7 +183,7 @@ pub(super) fn note_usage(counters: &Counters, member: &RankMember, usage: Usage)
 /// Relays what a prefill worker answered in place of a prefill.
 pub(super) fn relay_failure((answer, placed): (Answer, Placed), in_flight: InFlight) -> Response {
     let watch = Watch::new(&answer, in_flight, &placed, false);
-    answer.relay(watch.holding(placed.booking, placed.first_token)).map(Body::new)
+    answer.relay(watch.holding(placed.booking, placed.session, placed.first_token)).map(Body::new)
 }
 
 /// `nvext` of a response, by opt-in.

@@ -19,6 +19,7 @@ pub(super) fn cost_object(cost: &Cost) -> Value {
             harm,
             context,
             requests,
+            session,
             first_token,
             seconds_per_token,
             decay,
@@ -27,19 +28,21 @@ pub(super) fn cost_object(cost: &Cost) -> Value {
             "queue": queue,
             "own_prefill": own_prefill,
             "surcharge": surcharge,
-            // Shown as it counts.
+            // What is taken off is shown as it counts.
             "replication": 0.0 - replication,
             "harm": harm,
             "context": context,
             "requests": requests,
+            "session": 0.0 - session,
             "first_token": first_token,
             "seconds_per_token": seconds_per_token,
             "decay": decay,
         }),
-        Cost::Blocks(BlockCost { decay, credit, prefill, decode, requests, .. }) => json!({
+        Cost::Blocks(BlockCost { decay, credit, prefill, decode, requests, session, .. }) => json!({
             "prefill": prefill,
             "decode": decode,
             "requests": requests,
+            "session": 0.0 - session,
             "credit": credit,
             "decay": decay,
         }),
@@ -56,7 +59,8 @@ pub(super) fn why(position: usize, row: &Row, choice: Option<&Choice>, rows: &[R
     }
     let Some(choice) = choice else { return "not reached: the request was refused".to_owned() };
     if choice.row == position {
-        return format!("chosen by {}", choice.mode);
+        let session = if row.tied.is_some() { ", where the session is" } else { "" };
+        return format!("chosen by {}{session}", choice.mode);
     }
     let winner = &rows[choice.row];
     let devices = weights_apart(row, winner);

@@ -1,7 +1,7 @@
 //! One slot's row in a decision, and where the rows come from.
 
 use super::{
-    Demand, Exclusion, Tuning,
+    AffinityMode, Demand, Exclusion, Tie, Tuning,
     cost::{self, Cost, time::FIXED_TOKENS},
 };
 use crate::{
@@ -47,6 +47,8 @@ pub struct Row {
     pub device: Option<Terms>,
     /// Why it may not be chosen; `None` makes it eligible.
     pub exclusion: Option<Exclusion>,
+    /// What the request's session makes of it, if it went there last.
+    pub tied: Option<AffinityMode>,
     /// Leading blocks of the prompt that it is credited with.
     pub overlap: Overlap,
     /// What the index says of it and is not credited, because the member's `credits_overlap` is false.
@@ -85,6 +87,7 @@ impl Row {
             class: member.class,
             device: None,
             exclusion: member.exclusion,
+            tied: None,
             overlap: nothing,
             withheld: if member.credits_overlap { None } else { Some(nothing) },
             cached_tokens: 0,
@@ -172,6 +175,21 @@ impl Scratch {
             row.predicted = cost::predicted(row.overlap, row.carried);
             let cached = cost::cached_tokens(row.predicted, demand.block_size, tuning);
             row.prefill_work = (demand.isl_tokens as u64).saturating_sub(cached).max(1) + FIXED_TOKENS;
+        }
+        if let Some(tie) = demand.tie {
+            self.tie(tie);
+        }
+    }
+
+    /// Marks the slot that a session went to last. If that is a must, nobody else is eligible, unless that slot takes no
+    /// requests: then the session is free. One that is merely busy has its session all the same.
+    fn tie(&mut self, tie: Tie) {
+        let Some(row) = self.rows.iter_mut().find(|row| row.slot == tie.slot) else { return };
+        row.tied = Some(tie.mode);
+        if tie.mode == AffinityMode::Hard && matches!(row.exclusion, None | Some(Exclusion::Overloaded)) {
+            for row in self.rows.iter_mut().filter(|row| row.tied.is_none()) {
+                row.exclusion = row.exclusion.or(Some(Exclusion::OtherSession));
+            }
         }
     }
 

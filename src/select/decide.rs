@@ -11,6 +11,8 @@ use std::time::Duration;
 /// round robin has placed, `now` the time on the clock of the loads. `tuning` is the set's; the demand's overrides are
 /// applied here.
 ///
+/// A session's wish for a slot is part of the cost in mode `kv`, and followed by the others.
+///
 /// A pinned request is outside the mode's rule: it goes where it is pinned, and to the least loaded rank if
 /// that leaves several. Mode `kv` prices it as any other.
 ///
@@ -33,8 +35,10 @@ pub fn decide(
         return Err(refusal);
     }
     let tuning = &tuning.with(&demand.overrides);
+    let wished = || rows.iter().position(|row| row.tied.is_some() && row.is_eligible());
     let picked = match mode {
         Mode::Kv => strategy::kv(rows, demand, tuning, now, rng),
+        _ if let Some(wished) = wished() => Some(wished),
         _ if demand.pin.is_some() => strategy::direct(rows, rng),
         Mode::Direct => strategy::direct(rows, rng),
         Mode::RoundRobin => strategy::round_robin(rows, turn),

@@ -1,6 +1,6 @@
 //! What a request asks of a choice.
 
-use super::Overrides;
+use super::{Overrides, Tie};
 use crate::{
     hash::{BlockSize, SequenceHash},
     slot::{Rank, WorkerId},
@@ -21,6 +21,8 @@ pub struct Demand<'a> {
     pub phase: Phase,
     /// The worker that the request insists on.
     pub pin: Option<Pin>,
+    /// Where the request's session went last.
+    pub tie: Option<Tie>,
     /// Workers where this request failed already.
     pub avoid: &'a [WorkerId],
     /// Settings that the request replaces.
@@ -40,6 +42,7 @@ impl<'a> Demand<'a> {
             sequence,
             phase: Phase::default(),
             pin: None,
+            tie: None,
             avoid: &[],
             overrides: Overrides::default(),
             first_token_seen: true,

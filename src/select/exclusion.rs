@@ -19,13 +19,15 @@ pub enum Exclusion {
     AlreadyTried,
     /// The request is pinned to another worker or rank.
     NotPinned,
+    /// The request's session is bound to another slot.
+    OtherSession,
     /// The worker went away after the list of members was made.
     Retired,
 }
 
 impl Exclusion {
     /// Every reason.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Unroutable,
         Self::Draining,
         Self::Overloaded,
@@ -33,6 +35,7 @@ impl Exclusion {
         Self::ConflictingConfiguration,
         Self::AlreadyTried,
         Self::NotPinned,
+        Self::OtherSession,
         Self::Retired,
     ];
 
@@ -47,6 +50,7 @@ impl Exclusion {
             Self::ConflictingConfiguration => "conflicting_configuration",
             Self::AlreadyTried => "already_tried",
             Self::NotPinned => "not_pinned",
+            Self::OtherSession => "other_session",
             Self::Retired => "retired",
         }
     }
@@ -62,6 +66,7 @@ impl fmt::Display for Exclusion {
             Self::ConflictingConfiguration => "with a conflicting configuration",
             Self::AlreadyTried => "already tried",
             Self::NotPinned => "not pinned",
+            Self::OtherSession => "not where the session is",
             Self::Retired => "retired",
         })
     }

@@ -11,6 +11,7 @@
 //!
 //! Nothing here waits, and nothing here reads the index, a clock or a random source of its own.
 
+mod affinity;
 mod bypass;
 mod candidate;
 mod choice;
@@ -26,6 +27,7 @@ mod selector;
 mod strategy;
 mod tuning;
 
+pub use affinity::{AffinityMode, SessionAffinity, Tie, UnknownAffinityMode};
 pub use bypass::{BypassFacts, BypassPolicy, BypassVerdict, ConditionalDisagg, Level, UnknownBypassPolicy};
 pub use candidate::{Member, Row, Scratch};
 pub use choice::Choice;

@@ -1,6 +1,6 @@
 //! Why a request got no worker.
 
-use super::{Demand, Exclusion, ExclusionCounts, Mode, Phase, PinField, Row, demand::Pin};
+use super::{AffinityMode, Demand, Exclusion, ExclusionCounts, Mode, Phase, PinField, Row, demand::Pin};
 use crate::slot::{Rank, WorkerId};
 
 /// No worker for this request. The message is fit for the client.
@@ -53,6 +53,19 @@ pub enum Refusal {
         /// Why not.
         exclusion: Exclusion,
     },
+    /// The request is pinned to one worker and belongs to a session that another one must serve.
+    #[error(
+        "nvext.{field}={worker} contradicts the request's session, which is bound to worker {bound}; leave one of the two \
+         out"
+    )]
+    SessionElsewhere {
+        /// The field that pins the worker.
+        field: PinField,
+        /// The worker.
+        worker: WorkerId,
+        /// The worker that has the session.
+        bound: WorkerId,
+    },
     /// Mode `direct`, and the request names no worker.
     #[error("worker ID required for {phase} request in Direct routing mode")]
     WorkerIdRequired {
@@ -100,6 +113,7 @@ impl Refusal {
             Self::UnknownWorker { .. }
             | Self::UnknownRank { .. }
             | Self::RankRequired { .. }
+            | Self::SessionElsewhere { .. }
             | Self::WorkerIdRequired { .. } => RefusalKind::Invalid,
         }
     }
@@ -115,6 +129,7 @@ impl Refusal {
             Self::UnknownRank { .. } => "unknown_rank",
             Self::RankRequired { .. } => "rank_required",
             Self::PinExcluded { .. } => "pin_excluded",
+            Self::SessionElsewhere { .. } => "session_elsewhere",
             Self::WorkerIdRequired { .. } => "worker_id_required",
         }
     }
@@ -148,6 +163,11 @@ fn refuse_pin(mode: Mode, pin: Pin, rows: &[Row]) -> Option<Refusal> {
         }
         None if mode == Mode::Kv && ranks > 1 => return Some(Refusal::RankRequired { worker, ranks }),
         _ => {}
+    }
+    // The pin is all that keeps a session from where it must go.
+    let bound = rows.iter().find(|row| row.tied == Some(AffinityMode::Hard));
+    if let Some(bound) = bound.filter(|row| row.exclusion == Some(Exclusion::NotPinned)) {
+        return Some(Refusal::SessionElsewhere { field, worker, bound: bound.worker });
     }
     let mut pinned = of_worker().filter(|row| pin.holds(row.worker, row.rank));
     let first = pinned.next()?.exclusion?;

@@ -90,10 +90,10 @@ impl Selector {
         scratch.read_loads(&mut ledger, now);
         let turn = self.turn.load(Relaxed);
         let picked = decide(self.mode, &tuning, demand, turn, scratch.rows_mut(), now, rng)?;
-        if self.mode == Mode::RoundRobin && demand.pin.is_none() {
+        let row = scratch.rows()[picked];
+        if self.mode == Mode::RoundRobin && demand.pin.is_none() && row.tied.is_none() {
             self.turn.store(turn.wrapping_add(1), Relaxed);
         }
-        let row = scratch.rows()[picked];
         let claim = claim(&row, demand, &tuning);
         let booking = Booking::open(&self.loads, &mut ledger, row.slot, &claim, row.new_blocks, now);
         drop(ledger);

@@ -1,6 +1,6 @@
 //! What an operator can set about a choice.
 
-use super::{BypassPolicy, ConditionalDisagg, CostModel, Overrides};
+use super::{BypassPolicy, ConditionalDisagg, CostModel, Overrides, SessionAffinity};
 use crate::device::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, Weights, WeightsError};
 use std::num::NonZeroU32;
 
@@ -40,6 +40,8 @@ pub struct Tuning {
     pub router_track_prefill_tokens: bool,
     /// When a decode set computes prompts itself, though there are prefill workers; `None`: never. Default `None`.
     pub conditional_disagg: Option<ConditionalDisagg>,
+    /// What ties the requests of a session together, in every mode. Default: nothing.
+    pub session_affinity: SessionAffinity,
     /// How many CPU slots one accelerator is worth, for mode `device-aware-weighted`. Default 8.
     pub accelerator_to_cpu_ratio: NonZeroU32,
     /// What devices have to say, for modes `kv` and `device-aware-weighted`, and whether they fence.
@@ -62,6 +64,7 @@ impl Default for Tuning {
             router_assume_kv_reuse: true,
             router_track_prefill_tokens: true,
             conditional_disagg: None,
+            session_affinity: SessionAffinity::default(),
             accelerator_to_cpu_ratio: DEFAULT_ACCELERATOR_TO_CPU_RATIO,
             device_weights: Weights::default(),
         }

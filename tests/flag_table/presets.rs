@@ -3,7 +3,7 @@
 use kvroute::{
     config::flags::{Built, Environment, Field, Frontend, MockFleet, build_router_config},
     fleet::{Namespaces, RouterConfig},
-    select::{CostModel, Mode, Tuning},
+    select::{AffinityMode, CostModel, Mode, SessionAffinity, Tuning},
 };
 
 use crate::{build, frontend, parse, worker};
@@ -90,6 +90,25 @@ fn load_aware_implies_kv_and_writes_its_preset() {
             "--no-router-track-active-blocks changes nothing: --load-aware sets router_track_active_blocks to true",
         ]
     );
+}
+
+#[test]
+fn sessions_are_for_every_mode_and_their_mode_alone_does_nothing() {
+    let ttl = ["--router-session-affinity-ttl-secs", "600", "--router-session-affinity-mode", "soft"];
+    let expected = SessionAffinity { ttl_secs: Some(600), mode: AffinityMode::Soft };
+    for mode in ["kv", "round-robin"] {
+        let args = [&["--router-mode", mode], &ttl[..]].concat();
+        let built = frontend(&args).unwrap();
+        assert_eq!((built.config.tuning.session_affinity, built.warnings.len()), (expected, 0), "{mode}");
+        let card = worker(&args, &[]).unwrap().config.unwrap();
+        assert_eq!(card.tuning.session_affinity, expected, "{mode}");
+    }
+    let built = frontend(&ttl[2..]).unwrap();
+    assert_eq!(built.config.tuning.session_affinity.ttl_secs, None);
+    let said: Vec<_> = built.warnings.iter().map(ToString::to_string).collect();
+    let text = "--router-session-affinity-mode soft changes nothing: session affinity is off without \
+                --router-session-affinity-ttl-secs";
+    assert_eq!(said, [text]);
 }
 
 /// Sets of any mode may be behind a frontend, so it holds under each.

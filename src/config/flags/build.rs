@@ -138,6 +138,7 @@ pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>
         Some(mode) => {
             check(&settings)?;
             presets::settle(&mut settings);
+            warnings.extend(presets::mode_without_sessions(&settings));
             match mode {
                 Mode::Kv => warnings.extend(presets::without_effect(&settings)),
                 _ => warnings.extend(idle(&settings, mode)),
@@ -167,6 +168,7 @@ fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, BuildE
         let cost_model = tuning::cost_model(settings).unwrap_or(base.cost_model);
         Tuning {
             cost_model,
+            session_affinity: tuning::session_affinity(settings),
             accelerator_to_cpu_ratio: tuning::ratio(settings),
             device_weights: tuning::device_weights(settings),
             ..Tuning::default()

@@ -110,6 +110,16 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<Warning> {
     warnings
 }
 
+/// What a session's worker means, where no session is remembered.
+pub(super) fn mode_without_sessions(settings: &Settings) -> Option<Warning> {
+    let mode = settings.get(SessionAffinityMode);
+    if settings.is_set(SessionAffinityTtlSecs) || mode.value == row(mode.field).default() {
+        return None;
+    }
+    let by = "session affinity is off without --router-session-affinity-ttl-secs".to_owned();
+    Some(Warning::Overruled { setting: mode.clone(), by })
+}
+
 /// The namespace that a prefix leaves without a say.
 pub(super) fn overruled_namespace(settings: &Settings) -> Option<Warning> {
     if !(settings.is_set(Namespace) && settings.is_set(NamespacePrefix)) {

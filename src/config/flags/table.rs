@@ -32,14 +32,12 @@ pub static TABLE: [Row; 67] = [
     )
     .key("session_affinity_ttl_secs")
     .whole("SECONDS", Range::UpToAYear, None)
-    .help("Keeps a session on its worker until it was idle for so long")
-    .refused("no request is tied to a session", "session affinity"),
+    .help("Remembers where a session's requests go until it was idle for so long"),
     Row::new(SessionAffinityMode, "router-session-affinity-mode", "DYN_ROUTER_SESSION_AFFINITY_MODE", Router)
         .key("session_affinity_mode")
         .choice("MODE", &["hard", "soft"], Some("hard"))
         .unknown("invalid session affinity mode \"{value}\"; expected 'hard' or 'soft'")
-        .help("Whether a session's worker is a must or a wish")
-        .refused("no request is tied to a session", "session affinity"),
+        .help("Whether a session's worker is a must (hard) or a wish (soft)"),
     Row::new(
         ActiveDecodeBlocksThreshold,
         "active-decode-blocks-threshold",

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     device::Weights,
-    select::{CostModel, Tuning},
+    select::{CostModel, SessionAffinity, Tuning},
 };
 
 /// What `tuning` says of a field; none if the field is not part of a tuning.
@@ -28,6 +28,8 @@ pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
         TrackPrefillTokens => Value::Switch(tuning.router_track_prefill_tokens),
         AcceleratorToCpuRatio => Value::Whole(tuning.accelerator_to_cpu_ratio.get().into()),
         ConditionalDisagg => Value::Switch(tuning.conditional_disagg.is_some()),
+        SessionAffinityTtlSecs => tuning.session_affinity.ttl_secs.map_or(Value::Unset, Value::Whole),
+        SessionAffinityMode => Value::Text(tuning.session_affinity.mode.name().to_owned()),
         DeviceWeights => Value::Switch(tuning.device_weights.enabled),
         DeviceWeightExternal => Value::Number(tuning.device_weights.external),
         DeviceWeightLeast => Value::Number(tuning.device_weights.least),
@@ -66,9 +68,16 @@ pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
         router_track_prefill_tokens: settings.switch(TrackPrefillTokens),
         // Made of two fields, by `conditional_disagg`.
         conditional_disagg: None,
+        session_affinity: session_affinity(settings),
         accelerator_to_cpu_ratio: ratio(settings),
         device_weights: device_weights(settings),
     }
+}
+
+/// What ties sessions together, in every mode.
+pub(super) fn session_affinity(settings: &Settings) -> SessionAffinity {
+    let mode = settings.text(SessionAffinityMode).and_then(|mode| mode.parse().ok());
+    SessionAffinity { ttl_secs: settings.whole(SessionAffinityTtlSecs), mode: mode.unwrap_or_default() }
 }
 
 /// The device weights that `settings` make.

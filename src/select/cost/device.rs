@@ -30,6 +30,7 @@ mod tests {
                 prefill: 4.0,
                 decode: 5.0,
                 requests: 1.0,
+                session: 0.0,
                 total,
             })
         };

@@ -10,12 +10,14 @@ mod credit;
 mod device;
 mod model;
 mod predicted;
+mod session;
 pub mod time;
 
 pub use credit::{cached_tokens, credit, decay};
 pub use device::on_devices;
 pub use model::{CostModel, UnknownCostModel};
 pub use predicted::predicted;
+pub use session::session_bonus;
 
 use self::{blocks::BlockCost, time::TimeCost};
 use super::{Demand, Phase, Tuning};

@@ -7,6 +7,8 @@
 //!        + decode blocks + decode_active_request_weight * requests
 //! ```
 //!
+//! Where a request's session wishes for the slot, the prefill of half of its prompt is taken off.
+//!
 //! Nothing is normalised across workers. Costs that the credit brings to 0 tie.
 
 mod decode;
@@ -17,7 +19,7 @@ pub use decode::decode_blocks;
 pub use prefill::prefill_blocks;
 pub use requests::request_cost;
 
-use super::{credit, decay, decodes_only};
+use super::{credit, decay, decodes_only, session_bonus};
 use crate::select::{Demand, Row, Tuning};
 
 /// The terms of one candidate's cost, in blocks.
@@ -33,6 +35,8 @@ pub struct BlockCost {
     pub decode: f64,
     /// The term for requests in flight.
     pub requests: f64,
+    /// What going on with the request's session is worth; it is taken off.
+    pub session: f64,
     /// The sum; never NaN.
     pub total: f64,
 }
@@ -54,10 +58,11 @@ pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, least_prefill: u64
     } else {
         (tuning.prefill_load_scale * (prefill - credit).max(0.0), blocks)
     };
-    let total = prefill + decode + requests;
+    let session = session_bonus(row, demand, tuning) / f64::from(demand.block_size.get());
+    let total = prefill + decode + requests - session;
     // Settings beyond reason can make 0 * infinity. Such a slot is the last choice, and never undefined.
     let total = if total.is_nan() { f64::INFINITY } else { total };
-    BlockCost { decay, credit, prefill, decode, requests, total }
+    BlockCost { decay, credit, prefill, decode, requests, session, total }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 /// Seconds for each second that prefilling the context in use would take: reading it is cheap, and is done for every
 /// token. It spreads long contexts; together with `harm` it is what keeps decoding smooth (in simulation end-to-end times
 /// are 55 % longer without both).
-const READING: f64 = 0.02;
+pub(super) const READING: f64 = 0.02;
 
 /// Seconds for the context of a slot with the request there: `active` blocks in use now and `new` ones, less the blocks
 /// that are `spared`, of `block` tokens, at `sigma` seconds a token. 0 where blocks in use are not tracked.

@@ -14,7 +14,8 @@
 //! harm         = 0.01 * requests that decode there * own prefill          harm.rs
 //! context      = 0.02 * sigma * tokens in use there with the request      context.rs
 //! requests     = decode_active_request_weight * sigma * tokens of a block * requests there      requests.rs
-//! cost         = prefill_load_scale * (queue + own prefill + surcharge - replication) + harm + context + requests
+//! session      = prefill_load_scale * sigma * half of the prompt's tokens, where its session wishes for the slot
+//! cost         = prefill_load_scale * (queue + own prefill + surcharge - replication) + harm + context + requests - session
 //! ```
 //!
 //! The deepest overlap of any candidate is held by `H` of them, and `c` requests in flight use its last block. An overlap
@@ -34,6 +35,7 @@ mod requests;
 mod surcharge;
 mod survey;
 
+use context::READING;
 pub use context::context;
 pub use harm::harm;
 pub use own::{FIXED_TOKENS, own_prefill, work};
@@ -43,7 +45,7 @@ pub use requests::request_seconds;
 pub use surcharge::surcharge_rate;
 pub use survey::Survey;
 
-use super::{decay, decodes_only};
+use super::{decay, decodes_only, session_bonus};
 use crate::select::{Demand, Row, Tuning};
 use std::time::Duration;
 
@@ -64,6 +66,8 @@ pub struct TimeCost {
     pub context: f64,
     /// What the requests in flight there cost, if the tuning says that they do.
     pub requests: f64,
+    /// What going on with the request's session is worth; it is taken off.
+    pub session: f64,
     /// The sum, its first four terms scaled; never NaN.
     pub total: f64,
     /// Seconds from now to the first token there, as predicted: what is before the request, and its own prefill at the
@@ -101,7 +105,8 @@ pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, survey: &Survey, n
     let requests = request_seconds(sigma, block, row.load.requests, tuning);
 
     let prefill = queue + own + surcharge - replication;
-    let total = tuning.prefill_load_scale * prefill + harm + context + requests;
+    let session = session_bonus(row, demand, tuning) * sigma * if tracked { 1.0 } else { READING };
+    let total = tuning.prefill_load_scale * prefill + harm + context + requests - session;
     // Settings beyond reason can make 0 * infinity. Such a slot is the last choice, and never undefined.
     let total = if total.is_nan() { f64::INFINITY } else { total };
     let first_token = tracked.then_some(queue + seconds_per_token * row.prefill_work as f64);
@@ -113,6 +118,7 @@ pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, survey: &Survey, n
         harm,
         context,
         requests,
+        session,
         total,
         first_token,
         seconds_per_token,
