@@ -45,6 +45,7 @@ fn member(index: u32) -> Member {
         class: DeviceClass::Accelerator,
         device: None,
         credits_overlap: true,
+        expected: None,
         exclusion: None,
     }
 }

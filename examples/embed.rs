@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         class: DeviceClass::Accelerator,
         device: None,
         credits_overlap: true,
+        expected: None,
         exclusion: None,
     });
 

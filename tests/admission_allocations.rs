@@ -32,6 +32,7 @@ fn members() -> Vec<Member> {
         class: DeviceClass::Accelerator,
         device: None,
         credits_overlap: true,
+        expected: None,
         exclusion: None,
     };
     (0..16).map(member).collect()

@@ -64,6 +64,7 @@ impl Engine {
             class: DeviceClass::Accelerator,
             device: None,
             credits_overlap: true,
+            expected: None,
             exclusion: None,
         };
         let overlap = Overlap { gpu: self.held, host: self.host, ..Overlap::default() };

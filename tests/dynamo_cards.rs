@@ -57,6 +57,14 @@ fn expected() -> Vec<(&'static str, Option<Result<RouterConfig, &'static str>>)>
             ..*tuning
         };
     };
+    let load_aware = |tuning: &mut Tuning| {
+        *tuning = Tuning {
+            overlap_score_credit: 0.0,
+            use_kv_events: false,
+            router_assume_kv_reuse: false,
+            ..*tuning
+        };
+    };
     vec![
         ("inherit", None),
         ("decode-inherit", None),
@@ -70,8 +78,8 @@ fn expected() -> Vec<(&'static str, Option<Result<RouterConfig, &'static str>>)>
         ("kv-credit-2.5", Some(Ok(kv(credit)))),
         ("kv-weights", Some(Ok(kv(weights)))),
         ("kv-legacy-weight-0", Some(Ok(kv(|tuning| tuning.set_overlap_score_weight(0.0))))),
-        ("kv-no-events", Some(Err("use_kv_events = false is not supported by this version"))),
-        ("kv-load-aware", Some(Err("use_kv_events = false is not supported by this version"))),
+        ("kv-no-events", Some(Err("use_remote_indexer = true is not supported by this version"))),
+        ("kv-load-aware", Some(Ok(kv(load_aware)))),
         (
             "kv-thresholds",
             Some(Err("active_decode_blocks_threshold = 0.85 is not supported by this version")),
@@ -134,7 +142,13 @@ fn what_is_written_has_the_keys_that_dynamo_writes() {
     // And where nothing is refused, what we write is what Dynamo wrote, key for key and value for value.
     for (name, expected) in expected() {
         if let Some(Ok(config)) = expected {
-            assert_eq!(written(&config), recorded(name).unwrap(), "{name}");
+            let mut recorded = recorded(name).unwrap();
+            // It was set, to what asks for nothing.
+            if name == "kv-load-aware" {
+                let keys = recorded["kv_router_config"].as_object_mut().unwrap();
+                assert_eq!(keys.remove("shared_cache_multiplier"), Some(json!(0.0)));
+            }
+            assert_eq!(written(&config), recorded, "{name}");
         }
     }
 }
@@ -158,7 +172,6 @@ fn keys_that_ask_for_nothing_are_accepted() {
         ("router_snapshot_threshold", json!(1_000_000)),
         ("router_reset_states", json!(true)),
         ("router_event_threads", json!(16)),
-        ("router_ttl_secs", json!(0.0)),
     ] {
         let config = read(&json!({ "router_mode": "k_v", "kv_router_config": { key: value } }));
         assert_eq!(config.as_ref(), Ok(&plain(Mode::Kv)), "{key}");
@@ -168,13 +181,30 @@ fn keys_that_ask_for_nothing_are_accepted() {
 }
 
 #[test]
+fn what_is_known_of_caches_is_read_and_written() {
+    let card = |keys: &Value| json!({ "router_mode": "k_v", "kv_router_config": keys });
+    let guessed = json!({ "use_kv_events": false, "router_ttl_secs": 7.5 });
+    let predicted = json!({ "use_kv_events": true, "router_predicted_ttl_secs": 2.5 });
+    for keys in [guessed, predicted] {
+        let config = read(&card(&keys)).unwrap();
+        let written = serde_json::to_value(&config).unwrap();
+        for (key, value) in keys.as_object().unwrap() {
+            assert_eq!(&written["kv_router_config"][key], value, "{key}");
+        }
+        assert_eq!(read(&written).unwrap(), config);
+    }
+    let both = json!({ "use_kv_events": false, "router_predicted_ttl_secs": 2.5 });
+    let error = read(&card(&both)).unwrap_err();
+    assert!(error.contains("router_predicted_ttl_secs requires use_kv_events=true"), "{error}");
+}
+
+#[test]
 fn keys_that_ask_for_something_are_refused_by_name() {
     for (key, value) in [
         ("enable_session_prefix_index", json!(true)),
         ("shared_cache_type", json!("hicache")),
         ("router_queue_threshold", json!(1.5)),
         ("router_policy_config", json!("/policy.yaml")),
-        ("router_predicted_ttl_secs", json!(30.0)),
         ("use_remote_indexer", json!(true)),
         ("serve_indexer", json!(true)),
         ("skip_initial_worker_wait", json!(true)),
@@ -277,10 +307,9 @@ fn review_finding_09_publishing_is_not_subscribing() {
             let mut body = base.clone();
             body["router_config"] = config(use_kv_events);
             let spec = serde_json::from_value::<WorkerSpec>(body);
-            assert_eq!(spec.is_ok(), use_kv_events);
-            if let Ok(spec) = spec {
-                assert_eq!(spec.kv_events_endpoint.is_some(), base.get("kv_events_endpoint").is_some());
-            }
+            let spec = spec.unwrap();
+            assert_eq!(spec.router_config.unwrap().tuning.use_kv_events, use_kv_events);
+            assert_eq!(spec.kv_events_endpoint.is_some(), base.get("kv_events_endpoint").is_some());
         }
     }
 }

@@ -30,6 +30,7 @@ fn fleet(exclusion: Option<Exclusion>) -> Vec<Row> {
         class: DeviceClass::Accelerator,
         device: None,
         credits_overlap: true,
+        expected: None,
         exclusion,
     };
     [(0, 1, 0), (1, 1, 1), (2, 2, 0)].map(member).iter().map(Row::new).collect()

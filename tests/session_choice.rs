@@ -46,6 +46,7 @@ impl Set {
             class: DeviceClass::Accelerator,
             device: None,
             credits_overlap: true,
+            expected: None,
             exclusion: None,
         });
         Self { selector: Selector::new(mode, tuning), members: members.collect(), scratch: Scratch::new() }

@@ -35,6 +35,7 @@ fn row(worker: u64, rank: u32, requests: u32) -> Row {
         class: DeviceClass::Accelerator,
         device: None,
         credits_overlap: true,
+        expected: None,
         exclusion: None,
     };
     Row { load: SlotLoad { requests, ..SlotLoad::default() }, ..Row::new(&member) }

@@ -404,6 +404,6 @@ async fn an_engine_may_be_announced_without_its_events() {
     let silent = AgentSettings { publish_kv_events: PublishKvEvents::No, ..beside(&engine, &rig) };
     let agent = Agent::start(silent);
     wait_for_workers(&rig, 1).await;
-    assert_eq!(rig.workers().await[0]["stream"]["state"], "absent");
+    assert_eq!(rig.workers().await[0]["stream"]["state"], "approximate");
     agent.stop().await;
 }

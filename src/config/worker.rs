@@ -85,7 +85,7 @@ pub struct WorkerArgs {
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "no_publish_kv_events", help_heading = ENGINE)]
     #[serde(skip)]
     pub publish_kv_events: bool,
-    /// Announce no KV events: the worker is routed by load alone
+    /// Announce no KV events: routers guess what is cached there
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "publish_kv_events", help_heading = ENGINE)]
     #[serde(skip)]
     pub no_publish_kv_events: bool,

@@ -61,13 +61,14 @@ pub struct Card {
 
 impl Card {
     /// The configuration that routing under this card follows: its own as a whole, else the frontend's, and apart from that
-    /// its own cost model and device weights, else the frontend's. What one accelerator is worth in CPUs is not the card's to say; it is
-    /// always the frontend's.
+    /// its own cost model and device weights, else the frontend's. What one accelerator is worth in CPUs, and by which policy
+    /// caches without events are guessed, is not the card's to say; it is always the frontend's.
     #[must_use]
     pub fn effective_config(&self, frontend: &RouterConfig) -> RouterConfig {
         let mut config = self.router_config.as_ref().unwrap_or(frontend).clone();
         config.tuning.cost_model = self.router_cost_model.unwrap_or(frontend.tuning.cost_model);
         config.tuning.accelerator_to_cpu_ratio = frontend.tuning.accelerator_to_cpu_ratio;
+        config.tuning.approximate_cache.policy = frontend.tuning.approximate_cache.policy;
         config.tuning.device_weights =
             self.device_weights.map_or(frontend.tuning.device_weights, |weights| weights.0);
         config

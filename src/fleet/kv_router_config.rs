@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::router_config::{RouterConfigError, only};
-use crate::select::{ConditionalDisagg, Tuning};
+use crate::select::{ApproximateCache, ConditionalDisagg, Tuning};
 
 /// The keys. Unknown ones are refused by name. What is written are the keys that Dynamo always writes, so that its
 /// frontends read our cards, and of the others those that are not at their default, so that older ones do too.
@@ -23,12 +23,12 @@ pub(super) struct KvRouterConfig {
     router_track_output_blocks: bool,
     router_assume_kv_reuse: bool,
     router_track_prefill_tokens: bool,
-    // Of no effect here, whatever they say: how many threads a router applies events with is its own affair, and
-    // predictions expire only where there are no events, which are always used.
-    router_event_threads: u32,
-    router_ttl_secs: f64,
-    // From here on accepted only where they ask for nothing.
     use_kv_events: bool,
+    router_ttl_secs: f64,
+    router_predicted_ttl_secs: Option<f64>,
+    // Of no effect here, whatever it says: how many threads a router applies events with is its own affair.
+    router_event_threads: u32,
+    // From here on accepted only where they ask for nothing.
     router_replica_sync: bool,
     router_prefill_load_model: String,
     router_queue_threshold: Option<f64>,
@@ -38,7 +38,6 @@ pub(super) struct KvRouterConfig {
     use_remote_indexer: bool,
     serve_indexer: bool,
     shared_cache_type: String,
-    router_predicted_ttl_secs: Option<f64>,
     // Never written, since always at their default.
     #[serde(skip_serializing)]
     shared_cache_multiplier: Option<f64>,
@@ -119,8 +118,8 @@ impl Default for KvRouterConfig {
             router_assume_kv_reuse: tuning.router_assume_kv_reuse,
             router_track_prefill_tokens: tuning.router_track_prefill_tokens,
             router_event_threads: 4,
-            router_ttl_secs: 120.0,
-            use_kv_events: true,
+            router_ttl_secs: tuning.approximate_cache.ttl_secs,
+            use_kv_events: tuning.use_kv_events,
             router_replica_sync: false,
             router_prefill_load_model: "none".to_owned(),
             router_queue_threshold: None,
@@ -130,7 +129,7 @@ impl Default for KvRouterConfig {
             use_remote_indexer: false,
             serve_indexer: false,
             shared_cache_type: "none".to_owned(),
-            router_predicted_ttl_secs: None,
+            router_predicted_ttl_secs: tuning.router_predicted_ttl_secs,
             shared_cache_multiplier: None,
             router_tracking_hash: "public-xxh3-v1".to_owned(),
             router_tracking_key_file: None,
@@ -177,6 +176,12 @@ impl KvRouterConfig {
             router_assume_kv_reuse: self.router_assume_kv_reuse,
             router_track_prefill_tokens: self.router_track_prefill_tokens,
             conditional_disagg: self.conditional_disagg()?,
+            use_kv_events: self.use_kv_events,
+            approximate_cache: ApproximateCache {
+                ttl_secs: self.router_ttl_secs,
+                ..ApproximateCache::default()
+            },
+            router_predicted_ttl_secs: self.router_predicted_ttl_secs,
             ..Tuning::default()
         };
         if let Some(weight) = self.overlap_score_weight {
@@ -226,9 +231,9 @@ impl KvRouterConfig {
             ..self.clone()
         };
         refuse_unless_default!(given, Self::default(),
-            use_kv_events router_replica_sync router_prefill_load_model router_queue_threshold router_queue_policy
+            router_replica_sync router_prefill_load_model router_queue_threshold router_queue_policy
             router_policy_config skip_initial_worker_wait use_remote_indexer serve_indexer shared_cache_type
-            shared_cache_multiplier router_predicted_ttl_secs router_tracking_hash router_tracking_key_file
+            shared_cache_multiplier router_tracking_hash router_tracking_key_file
             router_tracking_key_id enable_session_prefix_index);
         Ok(())
     }
@@ -250,6 +255,9 @@ impl From<&Tuning> for KvRouterConfig {
             router_track_output_blocks: tuning.router_track_output_blocks,
             router_assume_kv_reuse: tuning.router_assume_kv_reuse,
             router_track_prefill_tokens: tuning.router_track_prefill_tokens,
+            use_kv_events: tuning.use_kv_events,
+            router_ttl_secs: tuning.approximate_cache.ttl_secs + 0.0,
+            router_predicted_ttl_secs: tuning.router_predicted_ttl_secs.map(|ttl| ttl + 0.0),
             conditional_disagg_enabled: tuning.conditional_disagg.is_some(),
             conditional_disagg_policy: rule.policy.name().to_owned(),
             conditional_disagg_eff_isl_threshold: rule.eff_isl_threshold,
@@ -282,7 +290,7 @@ impl KvRouterConfig {
     }
 
     /// Demands, each with whether it is broken.
-    fn demands(&self) -> [(bool, &'static str); 15] {
+    fn demands(&self) -> [(bool, &'static str); 16] {
         let load_model = self.router_prefill_load_model != "none";
         let keyed = self.router_tracking_hash == "keyed-xxh3-v1";
         let (file, id) = (self.router_tracking_key_file.as_deref(), self.router_tracking_key_id.as_deref());
@@ -310,6 +318,10 @@ impl KvRouterConfig {
             (
                 self.enable_session_prefix_index && self.use_remote_indexer,
                 "enable_session_prefix_index and use_remote_indexer are mutually exclusive",
+            ),
+            (
+                self.conditional_disagg_enabled && !self.use_kv_events,
+                "conditional_disagg_enabled requires use_kv_events=true",
             ),
             (
                 self.router_predicted_ttl_secs.is_some() && !self.use_kv_events,

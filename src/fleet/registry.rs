@@ -16,15 +16,14 @@ use super::{
     clock::Clock,
     cohort::Cohort,
     disagg::Pools,
-    endpoint::EventEndpoint,
     fingerprint::Fingerprint,
     lease::Leases,
     mismatch::OnConfigMismatch,
     namespaces::{Namespaces, Strangers},
+    rank::Ranks,
     registration_error::RegistrationError,
     router_config::RouterConfig,
-    stream_status::{StreamState, StreamStatus},
-    streams::{IndexKey, StreamSource, Streams},
+    streams::{IndexKey, Streams},
     unreadable::Unreadable,
     view::{FleetView, RankMember, WorkerInfo},
     worker_set::{SetKey, WorkerSet},
@@ -33,7 +32,7 @@ use super::{
 use crate::{
     index::PrefixIndex,
     load::Loads,
-    slot::{Rank, Slot, SlotAllocator, WorkerId},
+    slot::{Rank, SlotAllocator, WorkerId},
 };
 
 struct Worker {
@@ -163,10 +162,15 @@ impl Fleet {
         u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Keeps requests away from a worker that could not be reached, for a few seconds.
+    /// Keeps requests away from a worker that could not be reached, for a few seconds. What it was sent is held to be lost.
     pub fn inhibit(&self, worker: &WorkerInfo) {
         let length = u64::try_from(INHIBITION.as_millis()).unwrap_or(u64::MAX);
         worker.inhibit(self.now_ms().saturating_add(length));
+        let view = self.view();
+        let ranks = view.members().filter(|(_, member)| member.worker.id == worker.id);
+        ranks
+            .filter_map(|(_, member)| member.expected.as_ref())
+            .for_each(|expected| expected.kept_by.doubt());
     }
 
     /// Takes a worker in; with `lease`, for that long unless heartbeats renew it. A worker that registers
@@ -334,16 +338,13 @@ impl Fleet {
         checked: &CheckedSpec,
         cohort: &Arc<Cohort>,
     ) -> Result<Vec<Arc<RankMember>>, RegistrationError> {
+        let mut ranks = self.ranks(registry);
         let mut members = Vec::new();
         for rank in info.spec.first_rank..info.spec.first_rank + info.spec.ranks {
-            let slot = registry.slots.allocate();
-            match self.open_rank(cohort, info, checked, Rank(rank), slot) {
+            match ranks.open(cohort, info, checked, Rank(rank)) {
                 Ok(member) => members.push(member),
                 Err(error) => {
-                    registry.slots.release(slot);
-                    for member in members {
-                        self.close_rank(registry, &member);
-                    }
+                    members.iter().for_each(|member| ranks.close(member));
                     return Err(error);
                 }
             }
@@ -351,43 +352,8 @@ impl Fleet {
         Ok(members)
     }
 
-    fn open_rank(
-        &self,
-        cohort: &Arc<Cohort>,
-        info: &Arc<WorkerInfo>,
-        checked: &CheckedSpec,
-        rank: Rank,
-        slot: Slot,
-    ) -> Result<Arc<RankMember>, RegistrationError> {
-        let of_rank = |endpoint: &Option<EventEndpoint>| {
-            let endpoint = endpoint.as_ref().map(|endpoint| endpoint.of_rank(rank.0)).transpose();
-            endpoint.map_err(|error| RegistrationError::Stream(error.to_string()))
-        };
-        let events = of_rank(&checked.events)?;
-        let state = if events.is_some() { StreamState::Unproven } else { StreamState::Absent };
-        let status = Arc::new(StreamStatus::new(state));
-        if let Some(events) = events {
-            let source = StreamSource {
-                slot,
-                worker: info.id,
-                rank,
-                events,
-                replay: of_rank(&checked.replay)?,
-                direction: info.spec.kv_events_direction,
-                block_size: checked.block_size,
-                eagle: checked.card.eagle,
-                room: info.spec.total_kv_blocks,
-            };
-            let key = &cohort.index_key;
-            self.streams.open(key, source, Arc::clone(&status)).map_err(RegistrationError::Stream)?;
-        }
-        Ok(Arc::new(RankMember::new(slot, Arc::clone(info), Arc::clone(cohort), rank, status)))
-    }
-
-    fn close_rank(&self, registry: &mut Registry, member: &RankMember) {
-        self.streams.close(&member.cohort.index_key, member.slot);
-        member.status.set_state(StreamState::Absent);
-        registry.slots.release(member.slot);
+    fn ranks<'a>(&'a self, registry: &'a mut Registry) -> Ranks<'a> {
+        Ranks { streams: &*self.streams, slots: &mut registry.slots }
     }
 
     /// Takes workers out of the view, then drops their loads, then closes what they had. In this order, so that a
@@ -405,9 +371,8 @@ impl Fleet {
         for member in &leaving {
             member.cohort.selector.loads().forget(member.slot);
         }
-        for member in &leaving {
-            self.close_rank(registry, member);
-        }
+        let mut ranks = self.ranks(registry);
+        leaving.iter().for_each(|member| ranks.close(member));
     }
 
     /// One store for all that changed: a set whose last admitted member left has the next cohort admitted in the

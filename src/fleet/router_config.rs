@@ -238,7 +238,10 @@ mod tests {
                 r#"{"router_mode":"k_v","kv_router_config":{"router_queue_threshold":1.5}}"#,
                 "router_queue_threshold = 1.5",
             ),
-            (r#"{"router_mode":"k_v","kv_router_config":{"use_kv_events":false}}"#, "use_kv_events"),
+            (
+                r#"{"router_mode":"k_v","kv_router_config":{"use_kv_events":false,"conditional_disagg_enabled":true}}"#,
+                "conditional_disagg_enabled requires use_kv_events=true",
+            ),
             (
                 r#"{"router_mode":"k_v","load_threshold_config":{"active_decode_blocks_threshold":0.8}}"#,
                 "active_decode_blocks_threshold",

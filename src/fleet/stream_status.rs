@@ -11,8 +11,10 @@ use std::{
 /// What is known of one rank's events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamState {
-    /// The worker has no event stream: nothing is known of its cache, it is routed by load alone.
+    /// The worker has no event stream that is followed, and nobody guesses what it has cached: it is routed by load alone.
     Absent,
+    /// The worker has no event stream that is followed: what it was sent lately is held to be cached there.
+    Approximate,
     /// Connection lost, or never had: overlaps count as 0 until the stream is shown to be the same incarnation.
     Unproven,
     /// A gap was seen and the missing batches have been asked for.
@@ -25,12 +27,13 @@ pub enum StreamState {
 
 impl StreamState {
     /// Every state.
-    pub const ALL: [Self; 5] = [Self::Absent, Self::Unproven, Self::Replaying, Self::Incomplete, Self::Live];
+    pub const ALL: [Self; 6] =
+        [Self::Absent, Self::Approximate, Self::Unproven, Self::Replaying, Self::Incomplete, Self::Live];
 
     /// Whether blocks that the index holds for the rank may be credited to it.
     #[must_use]
     pub const fn credits_overlap(self) -> bool {
-        matches!(self, Self::Live | Self::Incomplete | Self::Replaying)
+        matches!(self, Self::Live | Self::Incomplete | Self::Replaying | Self::Approximate)
     }
 
     /// The name used in metrics and on the admin listener.
@@ -38,6 +41,7 @@ impl StreamState {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",
+            Self::Approximate => "approximate",
             Self::Unproven => "unproven",
             Self::Replaying => "replaying",
             Self::Incomplete => "incomplete",

@@ -1,10 +1,10 @@
 //! What the fleet asks of whoever follows the engines' events.
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use super::{card::Card, endpoint::StreamDirection, stream_status::StreamStatus};
 use crate::{
-    hash::BlockSize,
+    hash::{BlockHash, BlockSize, SequenceHash},
     index::IndexWriter,
     slot::{Rank, Slot, WorkerId},
 };
@@ -61,7 +61,30 @@ pub trait Streams: Send + Sync {
     /// # Errors
     /// What is wrong with the endpoint, for whoever registered the worker. There is then nothing to close.
     fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String>;
+    /// A rank came of which it is guessed what it has cached, from what it is sent: `slot` is to hold that, within `limits`, until
+    /// it is closed. Who guesses is told by what is returned; `None` if nobody does.
+    fn expect(&self, key: &IndexKey, slot: Slot, limits: ExpectedLimits) -> Option<Box<dyn Expectations>> {
+        let _ = (key, slot, limits);
+        None
+    }
     /// A rank is gone: close its stream, if it had one, and drop its blocks. Called once for every slot that was
     /// given out, whether or not it had a stream, before its index is given out again.
     fn close(&self, key: &IndexKey, slot: Slot);
+}
+
+/// How much a rank is expected to hold of what it was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExpectedLimits {
+    /// From when a block was last sent; `None` for no limit.
+    pub ttl: Option<Duration>,
+    /// Blocks.
+    pub most: usize,
+}
+
+/// Takes notice of what a rank is sent, and expects it to be cached there. Nobody waits for it.
+pub trait Expectations: Send + Sync + Debug {
+    /// A prompt was sent: its blocks, and their chained hashes.
+    fn sent(&self, blocks: &[BlockHash], sequence: &[SequenceHash]);
+    /// The rank could not be reached. An engine that comes back has an empty cache, so nothing is expected there.
+    fn doubt(&self);
 }

@@ -19,6 +19,7 @@ use super::{
     disagg::PrefillPool,
     fence::{Fence, FenceCell},
     fingerprint::Fingerprint,
+    rank::Expected,
     router_config::RouterConfig,
     stream_status::StreamStatus,
     worker_set::{ConfigSource, SetKey, SetState},
@@ -119,6 +120,8 @@ pub struct RankMember {
     pub class: DeviceClass,
     /// Its event stream.
     pub status: Arc<StreamStatus>,
+    /// Who expects what is sent there to be cached there, if anybody does.
+    pub expected: Option<Expected>,
     /// How its devices are doing, as far as anybody tells.
     pub devices: DeviceStatus,
     /// Requests sent there. This and the next two are statistics: every access is Relaxed.
@@ -131,17 +134,37 @@ pub struct RankMember {
 
 impl RankMember {
     pub(super) fn new(
-        slot: Slot,
-        worker: Arc<WorkerInfo>,
-        cohort: Arc<Cohort>,
-        rank: Rank,
+        (slot, rank): (Slot, Rank),
+        worker: &Arc<WorkerInfo>,
+        cohort: &Arc<Cohort>,
         status: Arc<StreamStatus>,
+        expected: Option<Expected>,
     ) -> Self {
+        let (worker, cohort) = (Arc::clone(worker), Arc::clone(cohort));
         let class = worker.spec.device.class();
         let (chosen, prompt_tokens, cached_tokens) =
             (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let devices = DeviceStatus::default();
-        Self { slot, worker, cohort, rank, class, status, devices, chosen, prompt_tokens, cached_tokens }
+        Self {
+            slot,
+            worker,
+            cohort,
+            rank,
+            class,
+            status,
+            expected,
+            devices,
+            chosen,
+            prompt_tokens,
+            cached_tokens,
+        }
+    }
+
+    /// The slot under which the index has what was sent there lately, if that stands beside what its events say.
+    #[must_use]
+    pub fn expected_beside(&self) -> Option<Slot> {
+        let slot = self.expected.as_ref()?.slot;
+        (slot != self.slot).then_some(slot)
     }
 
     /// The rank as selection sees it at `now_ms` on the fleet's clock, if its cohort is admitted.
@@ -154,6 +177,7 @@ impl RankMember {
             class: self.class,
             device: self.devices.condition(now_ms),
             credits_overlap: self.status.state().credits_overlap(),
+            expected: self.expected_beside(),
             exclusion: self.exclusion(now_ms),
         }
     }

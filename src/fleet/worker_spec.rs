@@ -35,7 +35,8 @@ pub struct WorkerSpec {
     #[serde(default = "default_block_size")]
     pub block_size: u32,
     /// ZMQ endpoint of rank 0's KV events, as in the engine's own configuration (`tcp://*:5557` is taken to mean
-    /// the host of `url`). Absent: the worker is routed by load alone.
+    /// the host of `url`). Absent: what it has cached is guessed from
+    /// what it was sent, where that counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_events_endpoint: Option<String>,
     /// ZMQ endpoint of rank 0's replay socket. Absent: what is lost stays lost.

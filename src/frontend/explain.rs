@@ -126,6 +126,8 @@ fn row_object(set: &SetView, row: &Row) -> Value {
         "url": member.map(|member| member.worker.url.to_string()),
         "overlap_blocks": overlap(row.overlap),
         "cached_tokens": row.cached_tokens,
+        "expected_blocks": row.expected,
+        "approximate": member.is_some_and(|member| member.status.state() == StreamState::Approximate),
         "load": {
             "requests": row.load.requests,
             "prefill_tokens": row.load.prefill_tokens,

@@ -344,6 +344,16 @@ impl<'a> Ranks<'a> {
         self.counter(page, "worker_unreadable_batches", "Batches that could not be read", |m| {
             m.status.totals().rejected_batches
         })?;
+        self.gauge(
+            page,
+            "worker_expected_blocks",
+            "Blocks held to be cached there because they were sent there",
+            |_, member| {
+                let expected = member.expected.as_ref();
+                let blocks = expected.map(|expected| member.cohort.index.blocks(expected.slot));
+                blocks.map_or(0.0, |blocks| blocks[Tier::Gpu.index()] as f64)
+            },
+        )?;
         self.stream_states(page)?;
         self.cached_blocks(page)
     }
@@ -432,11 +442,13 @@ fn events(app: &App, page: &mut Page<'_>) -> fmt::Result {
         ["stored", "already", "pending", "removed", "unknown", "cleared", "refused"].map(|name| (name, 0));
     let mut problems = [("bad_message", 0), ("unreadable_batch", 0), ("foreign_rank_batch", 0)];
     let mut rejected: Vec<(&'static str, u64)> = Vec::new();
+    let mut unheard = 0;
     for (_, of) in app.streams.totals() {
         add(&mut kinds, [of.stored_events, of.removed_events, of.cleared_events]);
         let b = of.blocks;
         add(&mut blocks, [b.stored, b.already, b.pending, b.removed, b.unknown, b.cleared, b.refused]);
         add(&mut problems, [of.bad_messages, of.unreadable_batches, of.foreign_rank_batches]);
+        unheard += of.unheard_prompts;
         for (reason, count) in of.rejected {
             match rejected.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, sum)) => *sum += count,
@@ -444,6 +456,7 @@ fn events(app: &App, page: &mut Page<'_>) -> fmt::Result {
             }
         }
     }
+    page.counter("unheard_prompts", "Prompts whose blocks nobody expects where they were sent", unheard)?;
     labelled(page, "events", "KV events applied, by kind", "kind", &kinds)?;
     labelled(page, "event_blocks", "Blocks of those events, by what became of them", "result", &blocks)?;
     labelled(page, "event_problems", "Messages and events that could not be used", "problem", &problems)?;

@@ -28,7 +28,9 @@ use crate::{
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
     index,
     load::Booking,
-    select::{self, Choice, Demand, Member, Overrides, Phase, Pin, Refusal, RefusalKind, Row, cost::Cost},
+    select::{
+        self, Choice, Demand, Member, Mode, Overrides, Phase, Pin, Refusal, RefusalKind, Row, cost::Cost,
+    },
     slot::WorkerId,
 };
 
@@ -182,6 +184,9 @@ impl App {
             // Rows stand in the order of the members, which were gathered from this very view.
             let member = set.members.get(choice.row).ok_or(Refusal::NoWorkers)?;
             member.chosen.fetch_add(1, Relaxed);
+            if let Some(expected) = member.expected.as_ref().filter(|_| set.config.mode == Mode::Kv) {
+                expected.kept_by.sent(&space.hashes, &space.sequence);
+            }
             let predicted = choice.cost.and_then(|cost| cost.first_token());
             let times = || self.counters.first_tokens.of(&set.key);
             let first_token = FirstToken::expect(self.fleet.clock(), now, predicted, times);

@@ -9,6 +9,8 @@ use std::{
 
 use super::{
     counters::Counters,
+    expected::Block,
+    expecting::{Expecting, Notices},
     gate::{Gate, Ticket},
     handle::Stream,
     index_sink::{IndexSink, Source},
@@ -16,12 +18,12 @@ use super::{
 };
 use crate::{
     event::Event,
-    fleet::{StreamState, StreamStatus},
+    fleet::{ExpectedLimits, StreamState, StreamStatus},
     index::IndexWriter,
     slot::Slot,
 };
 use ahash::AHashMap;
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, bounded};
 use smallvec::SmallVec;
 
 /// Batches that may wait for one applier. A second's worth of a busy fleet: enough that a pause of the applier
@@ -78,6 +80,14 @@ impl Ingestor {
         Stream::open(&self.contexts, &feed, sink)
     }
 
+    /// Expects what is told to be sent to a rank to be cached there, and writes that to the index as what `slot` holds, until
+    /// that is retired.
+    pub(super) fn expect(&self, slot: Slot, limits: ExpectedLimits) -> Option<Notices> {
+        let queue = self.queue(slot)?.clone();
+        queue.send(Job::Begin(slot, limits)).ok()?;
+        Some(Notices { slot, queue, counters: Arc::clone(&self.counters) })
+    }
+
     /// Drops everything the index holds of `slot`, after all that its stream has queued so far. Blocks while the
     /// queue is full, which lasts as long as an applier takes for a batch.
     pub fn retire(&self, slot: Slot) {
@@ -113,6 +123,12 @@ pub(super) enum Job {
     Retire(Slot),
     /// A rank comes whose cache has room for so many blocks.
     Expect(Slot, u64),
+    /// A rank comes that is expected to cache what it is sent.
+    Begin(Slot, ExpectedLimits),
+    /// A prompt was sent to such a rank.
+    Sent(Slot, Vec<Block>),
+    /// Such a rank may have lost its cache.
+    Doubt(Slot),
 }
 
 /// A batch ready for the index.
@@ -140,16 +156,18 @@ struct Applier {
     counters: Arc<Counters>,
     /// Room of the caches whose ranks are here, by slot index.
     rooms: AHashMap<u32, u64>,
+    expecting: Expecting,
 }
 
 impl Applier {
     fn new(writer: IndexWriter, counters: Arc<Counters>) -> Self {
-        Self { writer, counters, rooms: AHashMap::new() }
+        Self { writer, counters, rooms: AHashMap::new(), expecting: Expecting::new() }
     }
 
     fn run(mut self, jobs: &Receiver<Job>) {
         let mut untidy = false;
         loop {
+            self.expecting.expire(&mut self.writer);
             // What clears and growth leave to do is done with later events, or now if none waits.
             let job = match jobs.try_recv() {
                 Ok(job) => job,
@@ -157,9 +175,10 @@ impl Applier {
                     untidy = self.writer.tidy();
                     continue;
                 }
-                Err(TryRecvError::Empty) => match jobs.recv() {
+                Err(TryRecvError::Empty) => match self.wait(jobs) {
                     Ok(job) => job,
-                    Err(_) => return,
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => return,
                 },
                 Err(TryRecvError::Disconnected) => return,
             };
@@ -176,12 +195,24 @@ impl Applier {
                     let gone = self.writer.retire(slot);
                     self.counters.note_blocks(gone);
                     self.rooms.remove(&slot.index);
+                    self.expecting.end(slot);
                 }
                 Job::Expect(slot, room) => {
                     self.rooms.insert(slot.index, room);
                     self.writer.expect(self.rooms.values().sum::<u64>().min(MOST_EXPECTED) as usize);
                 }
+                Job::Begin(slot, limits) => self.expecting.begin(slot, limits),
+                Job::Sent(slot, prompt) => self.expecting.sent(slot, &prompt, &mut self.writer),
+                Job::Doubt(slot) => self.expecting.doubt(slot, &mut self.writer),
             }
+        }
+    }
+
+    /// The next job, or that it is time to look at what is expected.
+    fn wait(&self, jobs: &Receiver<Job>) -> Result<Job, RecvTimeoutError> {
+        match self.expecting.wait() {
+            Some(wait) => jobs.recv_timeout(wait),
+            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
     }
 

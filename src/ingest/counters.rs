@@ -28,6 +28,7 @@ pub struct Counters {
     bad_messages: AtomicU64,
     unreadable_batches: AtomicU64,
     foreign_rank_batches: AtomicU64,
+    unheard_prompts: AtomicU64,
     rejected: [AtomicU64; Rejection::ALL.len()],
 }
 
@@ -48,6 +49,8 @@ pub struct IngestTotals {
     pub unreadable_batches: u64,
     /// Batches that named another rank than their stream's.
     pub foreign_rank_batches: u64,
+    /// Prompts sent to ranks without events whose blocks nobody expects there, since the applier had no time.
+    pub unheard_prompts: u64,
     /// Events that could not be read or were not let through, by the normaliser's reason; every reason is there.
     pub rejected: Vec<(&'static str, u64)>,
 }
@@ -113,6 +116,10 @@ impl Counters {
         add(&self.foreign_rank_batches, 1);
     }
 
+    pub(super) fn note_unheard_prompt(&self) {
+        add(&self.unheard_prompts, 1);
+    }
+
     pub(super) fn note_rejected(&self, reason: Rejection, count: u64) {
         add(&self.rejected[reason as usize], count);
     }
@@ -140,6 +147,7 @@ impl Counters {
             bad_messages: read(&self.bad_messages),
             unreadable_batches: read(&self.unreadable_batches),
             foreign_rank_batches: read(&self.foreign_rank_batches),
+            unheard_prompts: read(&self.unheard_prompts),
             rejected: Rejection::ALL
                 .into_iter()
                 .map(|reason| (reason.name(), read(&self.rejected[reason as usize])))

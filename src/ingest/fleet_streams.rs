@@ -15,7 +15,7 @@ use super::{
     stream::StreamSettings,
 };
 use crate::{
-    fleet::{IndexKey, StreamDirection, StreamSource, StreamStatus, Streams},
+    fleet::{Expectations, ExpectedLimits, IndexKey, StreamDirection, StreamSource, StreamStatus, Streams},
     index::IndexWriter,
     slot::Slot,
 };
@@ -88,6 +88,11 @@ impl Streams for FleetStreams {
         let stream = ingestor.open(source, status).map_err(|error| error.to_string())?;
         self.open.lock().streams.insert(slot, stream);
         Ok(())
+    }
+
+    fn expect(&self, key: &IndexKey, slot: Slot, limits: ExpectedLimits) -> Option<Box<dyn Expectations>> {
+        let notices = self.ingestor(key)?.expect(slot, limits)?;
+        Some(Box::new(notices))
     }
 
     fn close(&self, key: &IndexKey, slot: Slot) {

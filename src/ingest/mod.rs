@@ -17,6 +17,11 @@
 //! block; then their ZMQ queues fill; then the publisher drops batches for us; then the next number shows a gap and
 //! the replay brings what was dropped, or the stream becomes incomplete. The engines are never slowed.
 //!
+//! # Ranks without events
+//!
+//! What a rank was sent can stand in for what it does not say: [`FleetStreams`] gives the fleet someone to tell
+//! (`expecting.rs`), and the applier writes to the index what that lets expect (`expected.rs`).
+//!
 //! # What this room is not
 //!
 //! It does not find engines, nor decide who is routable: the fleet opens and drops streams, and reads
@@ -26,6 +31,8 @@ mod applier;
 mod counters;
 mod cursor;
 mod driver;
+mod expected;
+mod expecting;
 mod fleet_streams;
 mod gate;
 mod handle;

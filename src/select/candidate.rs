@@ -28,6 +28,8 @@ pub struct Member {
     pub device: Option<Condition>,
     /// Whether what the index says of it can be trusted now. If not, its overlap counts as nothing.
     pub credits_overlap: bool,
+    /// The slot under which the index has what was sent there lately, if that counts beside what events say.
+    pub expected: Option<Slot>,
     /// Why it may not be chosen, as far as the fleet knows.
     pub exclusion: Option<Exclusion>,
 }
@@ -53,6 +55,8 @@ pub struct Row {
     pub overlap: Overlap,
     /// What the index says of it and is not credited, because the member's `credits_overlap` is false.
     pub withheld: Option<Overlap>,
+    /// Leading blocks of the prompt that were sent there lately, of which the overlap takes account.
+    pub expected: u32,
     /// Prompt tokens that it need not compute, slower tiers counted in part.
     pub cached_tokens: u64,
     /// Leading blocks of the prompt that its requests in flight use, where these share what they have in common.
@@ -90,6 +94,7 @@ impl Row {
             tied: None,
             overlap: nothing,
             withheld: if member.credits_overlap { None } else { Some(nothing) },
+            expected: 0,
             cached_tokens: 0,
             carried: 0,
             carriers: 0,
@@ -158,11 +163,14 @@ impl Scratch {
         self.rows.clear();
         let device = |member: &Member| tuning.device_weights.of(member.device);
         self.rows.extend(members.iter().map(|member| Row { device: device(member), ..Row::new(member) }));
-        self.credit(overlaps);
+        self.credit(members, overlaps);
         let blocks = demand.blocks();
         let mut shared = Shared::default();
         for row in &mut self.rows {
             row.exclusion = row.exclusion.or_else(|| excluded_by(demand, row));
+            if row.withheld.is_none() {
+                row.overlap = cost::predicted(row.overlap, row.expected);
+            }
             row.cached_tokens = cost::cached_tokens(row.overlap, demand.block_size, tuning);
             if tuning.follows_blocks() {
                 shared = active.shared(row.slot, demand.sequence, shared.blocks);
@@ -210,39 +218,51 @@ impl Scratch {
 
     /// Spreads the index's answer over the rows. Slots are compared whole, so that a member is never
     /// credited with what another generation of its slot holds.
-    fn credit(&mut self, overlaps: Overlaps<'_>) {
+    fn credit(&mut self, members: &[Member], overlaps: Overlaps<'_>) {
         if overlaps.is_empty() {
             return;
         }
         self.row_of.fill(NO_ROW);
-        for (position, row) in self.rows.iter().enumerate() {
-            let index = row.slot.index as usize;
-            if self.row_of.len() <= index {
-                self.row_of.resize(index + 1, NO_ROW);
+        for (position, member) in members.iter().enumerate() {
+            for slot in [Some(member.slot), member.expected].into_iter().flatten() {
+                let index = slot.index as usize;
+                if self.row_of.len() <= index {
+                    self.row_of.resize(index + 1, NO_ROW);
+                }
+                self.row_of[index] = u32::try_from(position).unwrap_or(NO_ROW);
             }
-            self.row_of[index] = u32::try_from(position).unwrap_or(NO_ROW);
         }
         for (depth, slots) in overlaps.levels() {
             for &slot in slots {
-                self.report(slot, |overlap| overlap.gpu = depth);
+                let Some(position) = self.position(slot) else { continue };
+                let row = &mut self.rows[position];
+                if row.slot == slot {
+                    row.reported().gpu = depth;
+                } else if members[position].expected == Some(slot) {
+                    row.expected = depth;
+                }
             }
         }
         for extension in overlaps.extensions() {
-            self.report(extension.slot, |overlap| match extension.tier {
+            let Some(position) = self.position(extension.slot) else { continue };
+            let row = &mut self.rows[position];
+            if row.slot != extension.slot {
+                continue;
+            }
+            let overlap = row.reported();
+            match extension.tier {
                 Tier::Gpu => overlap.gpu = extension.blocks,
                 Tier::Host => overlap.host = extension.blocks,
                 Tier::Disk => overlap.disk = extension.blocks,
                 Tier::External => overlap.external = extension.blocks,
-            });
+            }
         }
     }
 
-    fn report(&mut self, slot: Slot, set: impl FnOnce(&mut Overlap)) {
-        let Some(&position) = self.row_of.get(slot.index as usize) else { return };
-        let Some(row) = self.rows.get_mut(position as usize) else { return };
-        if row.slot == slot {
-            set(row.reported());
-        }
+    /// The row that may be about `slot`, by its index alone.
+    fn position(&self, slot: Slot) -> Option<usize> {
+        let position = *self.row_of.get(slot.index as usize)? as usize;
+        (position < self.rows.len()).then_some(position)
     }
 }
 

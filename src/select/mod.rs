@@ -12,6 +12,7 @@
 //! Nothing here waits, and nothing here reads the index, a clock or a random source of its own.
 
 mod affinity;
+mod approximate;
 mod bypass;
 mod candidate;
 mod choice;
@@ -28,6 +29,7 @@ mod strategy;
 mod tuning;
 
 pub use affinity::{AffinityMode, SessionAffinity, Tie, UnknownAffinityMode};
+pub use approximate::{ApproximateCache, ApproximatePolicy, UnknownApproximatePolicy};
 pub use bypass::{BypassFacts, BypassPolicy, BypassVerdict, ConditionalDisagg, Level, UnknownBypassPolicy};
 pub use candidate::{Member, Row, Scratch};
 pub use choice::Choice;

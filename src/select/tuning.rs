@@ -1,6 +1,6 @@
 //! What an operator can set about a choice.
 
-use super::{BypassPolicy, ConditionalDisagg, CostModel, Overrides, SessionAffinity};
+use super::{ApproximateCache, BypassPolicy, ConditionalDisagg, CostModel, Overrides, SessionAffinity};
 use crate::device::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, Weights, WeightsError};
 use std::num::NonZeroU32;
 
@@ -40,6 +40,14 @@ pub struct Tuning {
     pub router_track_prefill_tokens: bool,
     /// When a decode set computes prompts itself, though there are prefill workers; `None`: never. Default `None`.
     pub conditional_disagg: Option<ConditionalDisagg>,
+    /// Whether what workers have cached is known from their KV events; otherwise it is guessed from what they were sent.
+    /// Default true.
+    pub use_kv_events: bool,
+    /// How it is guessed.
+    pub approximate_cache: ApproximateCache,
+    /// For how many seconds what a worker was sent counts as cached there, beside what its events say; `None`: not beyond
+    /// its request. At least 0. Default `None`.
+    pub router_predicted_ttl_secs: Option<f64>,
     /// What ties the requests of a session together, in every mode. Default: nothing.
     pub session_affinity: SessionAffinity,
     /// How many CPU slots one accelerator is worth, for mode `device-aware-weighted`. Default 8.
@@ -64,6 +72,9 @@ impl Default for Tuning {
             router_assume_kv_reuse: true,
             router_track_prefill_tokens: true,
             conditional_disagg: None,
+            use_kv_events: true,
+            approximate_cache: ApproximateCache::default(),
+            router_predicted_ttl_secs: None,
             session_affinity: SessionAffinity::default(),
             accelerator_to_cpu_ratio: DEFAULT_ACCELERATOR_TO_CPU_RATIO,
             device_weights: Weights::default(),
@@ -101,6 +112,15 @@ pub enum TuningError {
         /// The policy that asks.
         policy: BypassPolicy,
     },
+    /// A time is negative or not finite.
+    #[error("{field} must be greater than or equal to 0")]
+    Seconds {
+        /// Which one.
+        field: &'static str,
+    },
+    /// Predictions stand beside events, and there are none.
+    #[error("router_predicted_ttl_secs requires use_kv_events=true")]
+    PredictedWithoutEvents,
     /// A device weight.
     #[error(transparent)]
     DeviceWeights(#[from] WeightsError),
@@ -128,6 +148,13 @@ impl Tuning {
         weight("router_temperature", self.router_temperature)?;
         if self.router_track_output_blocks && !self.router_track_active_blocks {
             return Err(TuningError::OutputWithoutActive);
+        }
+        seconds("router_ttl_secs", self.approximate_cache.ttl_secs)?;
+        if let Some(ttl) = self.router_predicted_ttl_secs {
+            seconds("router_predicted_ttl_secs", ttl)?;
+            if !self.use_kv_events {
+                return Err(TuningError::PredictedWithoutEvents);
+            }
         }
         self.device_weights.validate()?;
         self.conditional_disagg.map_or(Ok(()), |rule| rule.validate())
@@ -163,6 +190,10 @@ pub(super) fn credit(value: f64) -> Result<(), TuningError> {
 
 pub(super) fn weight(field: &'static str, value: f64) -> Result<(), TuningError> {
     if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(TuningError::Weight { field }) }
+}
+
+fn seconds(field: &'static str, value: f64) -> Result<(), TuningError> {
+    weight(field, value).map_err(|_| TuningError::Seconds { field })
 }
 
 pub(super) fn share(field: &'static str, value: f64) -> Result<(), TuningError> {

@@ -147,6 +147,7 @@ impl<'a> Run<'a> {
             class: DeviceClass::Accelerator,
             device: None,
             credits_overlap: true,
+            expected: None,
             exclusion: None,
         };
         let page = u64::from(block_size.get());

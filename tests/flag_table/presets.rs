@@ -1,9 +1,9 @@
 //! Flags that write other flags, and modes that do not look at some.
 
 use kvroute::{
-    config::flags::{Built, Environment, Field, Frontend, MockFleet, build_router_config},
+    config::flags::{Built, Environment, Frontend, MockFleet, build_router_config},
     fleet::{Namespaces, RouterConfig},
-    select::{AffinityMode, CostModel, Mode, SessionAffinity, Tuning},
+    select::{AffinityMode, ApproximateCache, ApproximatePolicy, CostModel, Mode, SessionAffinity, Tuning},
 };
 
 use crate::{build, frontend, parse, worker};
@@ -47,6 +47,7 @@ fn load_aware_implies_kv_and_writes_its_preset() {
         overlap_score_credit: 0.0,
         host_cache_hit_weight: 0.0,
         disk_cache_hit_weight: 0.0,
+        use_kv_events: false,
         router_assume_kv_reuse: false,
         ..Tuning::default()
     };
@@ -55,17 +56,14 @@ fn load_aware_implies_kv_and_writes_its_preset() {
     assert_eq!(worker(&["--load-aware"], &[]).unwrap().config, Some(config.clone()));
     assert_eq!(worker(&[], &[("DYN_ROUTER_LOAD_AWARE", "1")]).unwrap().config, Some(config.clone()));
 
-    // KV events off is part of what it stands for elsewhere; by itself it is refused.
+    // KV events off is part of what it stands for.
     let silent = frontend(&["--load-aware", "--no-router-kv-events"]).unwrap();
-    assert_eq!(silent.config, config);
+    assert_eq!((silent.config, silent.warnings.len()), (config, 0));
+    let said = frontend(&["--load-aware", "--router-kv-events"]).unwrap().warnings;
     assert_eq!(
-        silent.warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        [
-            "--no-router-kv-events changes nothing: with --load-aware KV events are followed and count for nothing"
-        ]
+        said.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["--router-kv-events changes nothing: --load-aware sets use_kv_events to false"]
     );
-    assert!(silent.changed().all(|setting| setting.field != Field::KvEvents), "they are not off");
-    assert!(frontend(&["--no-load-aware", "--router-mode", "kv", "--no-router-kv-events"]).is_err());
 
     // What it overrules is said.
     let args = [
@@ -90,6 +88,28 @@ fn load_aware_implies_kv_and_writes_its_preset() {
             "--no-router-track-active-blocks changes nothing: --load-aware sets router_track_active_blocks to true",
         ]
     );
+}
+
+#[test]
+fn caches_without_events_are_guessed_by_the_frontend_s_policy() {
+    let lru =
+        ["--no-router-kv-events", "--router-approximate-cache-policy", "lru", "--router-ttl-secs", "60"];
+    let args = [&["--router-mode", "kv"], &lru[..]].concat();
+    let tuning = frontend(&args).unwrap().config.tuning;
+    let expected = ApproximateCache { ttl_secs: 60.0, policy: ApproximatePolicy::Lru };
+    assert_eq!((tuning.use_kv_events, tuning.approximate_cache), (false, expected));
+    // No card carries the policy. From the environment it is said to the frontend beside the worker.
+    let error = worker(&args, &[]).unwrap_err();
+    assert!(
+        error.starts_with("--router-approximate-cache-policy lru: it belongs to the frontend"),
+        "{error}"
+    );
+    let variables = [("DYN_ROUTER_APPROXIMATE_CACHE_POLICY", "lru")];
+    let built = worker(&["--router-mode", "kv"], &variables).unwrap();
+    assert_eq!(built.config.unwrap().tuning, Tuning::default());
+    assert!(worker(&["--router-mode", "kv", "--router-approximate-cache-policy", "ttl"], &[]).is_ok());
+    let predicted = ["--router-mode", "kv", "--router-predicted-ttl-secs", "5"];
+    assert_eq!(frontend(&predicted).unwrap().config.tuning.router_predicted_ttl_secs, Some(5.0));
 }
 
 #[test]

@@ -172,7 +172,7 @@ impl Rig {
     pub(crate) async fn wait_for_streams(&self, state: &str) {
         eventually(&format!("all streams {state}"), async || {
             let states = self.workers().await.into_iter().map(|worker| worker["stream"]["state"].clone());
-            states.into_iter().all(|now| now == state || now == "absent")
+            states.into_iter().all(|now| now == state || now == "absent" || now == "approximate")
         })
         .await;
     }

@@ -378,7 +378,10 @@ mod tests {
         expect(&of_workers(kv, &[events]), &[]);
         expect(
             &of_workers(kv, &["", ""]),
-            &[("7 warning worker set m@", "none of its workers has kv_events_endpoint")],
+            &[(
+                "7 warning worker set m@",
+                "none of its workers has kv_events_endpoint: what is cached there is guessed",
+            )],
         );
         expect(
             &of_workers(kv, &[events, ""]),

@@ -79,7 +79,7 @@ fn partner(view: &FleetView, set: &SetView, flags: &OfTheFrontend) -> Said {
     }
 }
 
-/// Mode kv needs events, and no other mode looks at what they tell.
+/// Mode kv guesses without events, and no other mode looks at what they tell.
 fn events(set: &SetView) -> Said {
     let mut silent: Vec<_> = set
         .members
@@ -96,13 +96,16 @@ fn events(set: &SetView) -> Said {
     let bypasses = set.config.tuning.conditional_disagg.is_some();
     // What decode workers have cached counts beside prefill workers only where it may make do without them.
     let counts_for_nothing = !bypasses && matches!(set.prefill, PrefillPool::Active(_));
-    if silent.is_empty() || is_load_aware(&set.config.tuning) || counts_for_nothing {
+    let followed = set.config.tuning.use_kv_events;
+    if silent.is_empty() || !followed || is_load_aware(&set.config.tuning) || counts_for_nothing {
         return None;
     }
     silent.dedup();
     let whose =
         if none { "none of its workers has".to_owned() } else { format!("{} has no", silent.join(", ")) };
-    let text = format!("router mode kv, and {whose} kv_events_endpoint: what is cached there is not known");
+    let text = format!(
+        "router mode kv, and {whose} kv_events_endpoint: what is cached there is guessed from what was sent"
+    );
     Some((Severity::Warning, text))
 }
 

@@ -131,13 +131,17 @@ pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>
     if let Some(withheld) = settings.iter().find(|setting| is_withheld::<R>(setting)) {
         return Err(BuildError::Withheld(withheld.clone()));
     }
+    if !R::FRONTEND {
+        // What is left of it is a variable's, and not said to this worker.
+        let policy = Field::ApproximateCachePolicy;
+        settings.put(policy, row(policy).default(), Source::Default);
+    }
     presets::apply_old_weight(&mut settings, &mut warnings);
     presets::apply(&mut settings, &mut warnings);
     warnings.extend(presets::overruled_namespace(&settings));
     let config = match settings.text(Field::RouterMode).map(str::parse::<Mode>).transpose()? {
         Some(mode) => {
             check(&settings)?;
-            presets::settle(&mut settings);
             warnings.extend(presets::mode_without_sessions(&settings));
             match mode {
                 Mode::Kv => warnings.extend(presets::without_effect(&settings)),
@@ -153,9 +157,15 @@ pub fn build_router_config<R: Role>(given: &Given<R>) -> Result<Built<R::Config>
     Ok(Built { config: R::complete(config)?, settings, warnings })
 }
 
-/// Flags of that kind are refused by the parser, and variables do not speak to workers; a worker's file does.
+/// Flags of that kind are refused by the parser, and variables do not speak to workers; a worker's file does. Dynamo's
+/// workers take the policy of approximate caches, and no card of theirs carries it.
 fn is_withheld<R: Role>(setting: &Setting) -> bool {
-    !R::FRONTEND && row(setting.field).frontend_only() && setting.source.is_given()
+    if R::FRONTEND || !setting.source.is_given() {
+        return false;
+    }
+    let row = row(setting.field);
+    let is_shared = matches!(setting.source, Source::Variable(_)) || setting.value == row.default();
+    row.frontend_only() || (row.field == Field::ApproximateCachePolicy && !is_shared)
 }
 
 /// Other modes do not look at the weights, and carry the defaults.

@@ -5,8 +5,7 @@ use super::{
     Settings, Source, Value, Warning, row,
 };
 
-/// What `--load-aware` writes. Blocks in host memory and on disk are worth nothing either: elsewhere they are unknown
-/// with KV events off, and here events are followed in any case.
+/// What `--load-aware` writes. Blocks in host memory and on disk are worth nothing either.
 fn preset() -> [(Field, Value); 12] {
     [
         (OverlapScoreCredit, Value::Number(0.0)),
@@ -32,29 +31,14 @@ pub(super) fn apply(settings: &mut Settings, warnings: &mut Vec<Warning>) {
     let mode = (RouterMode, Value::Text("kv".to_owned()));
     for (field, value) in [mode].into_iter().chain(preset()) {
         let old = settings.get(field);
-        let done = row(field).does(&value);
-        if old.value == value && done {
+        if old.value == value {
             continue;
         }
         if old.source.is_given() {
-            let by = if done {
-                format!("--load-aware sets {} to {value}", name(field))
-            } else {
-                "with --load-aware KV events are followed and count for nothing".to_owned()
-            };
+            let by = format!("--load-aware sets {} to {value}", name(field));
             warnings.push(Warning::Overruled { setting: old.clone(), by });
         }
         settings.put(field, value, Source::LoadAware);
-    }
-}
-
-/// Takes back what the preset wrote for the demands of other flags alone: KV events are not off, so nobody shall be
-/// told that they are.
-pub(super) fn settle(settings: &mut Settings) {
-    for (field, value) in preset() {
-        if settings.get(field).source == Source::LoadAware && !row(field).does(&value) {
-            settings.put(field, row(field).default(), Source::Default);
-        }
     }
 }
 

@@ -22,7 +22,7 @@ underscores), that over the default. `kvroute up` and `kvroute drive` start from
 * What the `--device-weight` flags of a worker say is on its card as `device_weights`, beside `router_config` and whether or not it has a
   mode. It replaces the frontend's as a whole; without such a flag the set has the frontend's.
 * Modes other than `kv` do not look at the `kv_router_config` flags; one that is given to them is warned of.
-* `--load-aware` means mode `kv` in which cached blocks are worth nothing. It overrules the flags it sets.
+* `--load-aware` means mode `kv` in which cached blocks are worth nothing, and KV events are not followed. It overrules the flags it sets.
 ";
 
 const REFUSED: &str = "

@@ -135,10 +135,9 @@ pub static TABLE: [Row; 67] = [
         .old_variable("DYN_USE_KV_EVENTS")
         .switch("no-router-kv-events", true)
         .alias("kv-events", Some("no-kv-events"))
-        .help("Whether the router follows the engines' KV events (workers publish them in any case)")
-        .refused(
-            "cached prefixes are known from KV events alone",
-            "an estimate of what each worker has cached; to ignore caches, use --load-aware",
+        .help(
+            "Whether the router follows the engines' KV events; else it guesses what is cached from what it sent \
+             (workers publish them in any case)",
         ),
     Row::new(ReplicaSync, "router-replica-sync", "DYN_ROUTER_REPLICA_SYNC", Kv)
         .key("router_replica_sync")
@@ -188,11 +187,7 @@ pub static TABLE: [Row; 67] = [
     Row::new(TtlSecs, "router-ttl-secs", "DYN_ROUTER_TTL_SECS", Kv)
         .key("router_ttl_secs")
         .number("SECONDS", Range::AtLeastZero, Some(120.0))
-        .help("How long a block is held to be cached, without KV events")
-        .refused(
-            "KV events say how long a block is cached",
-            "an estimate of what each worker has cached, for fleets without KV events",
-        ),
+        .help("How long a block is held to be cached on a worker without KV events, from when it was last sent there"),
     Row::new(
         ApproximateCachePolicy,
         "router-approximate-cache-policy",
@@ -200,10 +195,9 @@ pub static TABLE: [Row; 67] = [
         Kv,
     )
     .choice("POLICY", &["ttl", "lru"], Some("ttl"))
-    .help("How blocks are held to leave the cache, without KV events")
-    .refused(
-        "KV events say when a block leaves the cache",
-        "an estimate of what each worker has cached, for fleets without KV events",
+    .help(
+        "How blocks are held to leave the cache, without KV events: after a time (ttl), or for others (lru, where workers \
+         say how many fit). The frontend's say in all sets: no card carries it, and a worker refuses lru",
     ),
     Row::new(QueueThreshold, "router-queue-threshold", "DYN_ROUTER_QUEUE_THRESHOLD", Kv)
         .key("router_queue_threshold")
@@ -276,8 +270,7 @@ pub static TABLE: [Row; 67] = [
     Row::new(PredictedTtlSecs, "router-predicted-ttl-secs", "DYN_ROUTER_PREDICTED_TTL_SECS", Kv)
         .key("router_predicted_ttl_secs")
         .number("SECONDS", Range::AtLeastZero, None)
-        .help("How long a routed prompt is held to be cached before its KV events come")
-        .refused("blocks count once their events say so", "a forecast of what a routed prompt will cache"),
+        .help("How long a routed prompt is held to be cached, whatever KV events say; unset: while its request is in flight"),
     Row::new(ServeIndexer, "serve-indexer", "DYN_SERVE_INDEXER", FrontendOnly)
         .switch("no-serve-indexer", false)
         .help("Whether this frontend's index answers other processes")

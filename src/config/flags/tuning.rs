@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     device::Weights,
-    select::{CostModel, SessionAffinity, Tuning},
+    select::{ApproximateCache, CostModel, SessionAffinity, Tuning},
 };
 
 /// What `tuning` says of a field; none if the field is not part of a tuning.
@@ -28,6 +28,10 @@ pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
         TrackPrefillTokens => Value::Switch(tuning.router_track_prefill_tokens),
         AcceleratorToCpuRatio => Value::Whole(tuning.accelerator_to_cpu_ratio.get().into()),
         ConditionalDisagg => Value::Switch(tuning.conditional_disagg.is_some()),
+        KvEvents => Value::Switch(tuning.use_kv_events),
+        TtlSecs => Value::Number(tuning.approximate_cache.ttl_secs),
+        ApproximateCachePolicy => Value::Text(tuning.approximate_cache.policy.name().to_owned()),
+        PredictedTtlSecs => tuning.router_predicted_ttl_secs.map_or(Value::Unset, Value::Number),
         SessionAffinityTtlSecs => tuning.session_affinity.ttl_secs.map_or(Value::Unset, Value::Whole),
         SessionAffinityMode => Value::Text(tuning.session_affinity.mode.name().to_owned()),
         DeviceWeights => Value::Switch(tuning.device_weights.enabled),
@@ -68,9 +72,22 @@ pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
         router_track_prefill_tokens: settings.switch(TrackPrefillTokens),
         // Made of two fields, by `conditional_disagg`.
         conditional_disagg: None,
+        use_kv_events: settings.switch(KvEvents),
+        approximate_cache: approximate_cache(settings),
+        router_predicted_ttl_secs: settings.number(PredictedTtlSecs),
         session_affinity: session_affinity(settings),
         accelerator_to_cpu_ratio: ratio(settings),
         device_weights: device_weights(settings),
+    }
+}
+
+/// How it is guessed what is cached.
+pub(super) fn approximate_cache(settings: &Settings) -> ApproximateCache {
+    let base = ApproximateCache::default();
+    let policy = settings.text(ApproximateCachePolicy).and_then(|policy| policy.parse().ok());
+    ApproximateCache {
+        ttl_secs: settings.number(TtlSecs).unwrap_or(base.ttl_secs),
+        policy: policy.unwrap_or(base.policy),
     }
 }
 

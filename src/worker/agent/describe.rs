@@ -71,7 +71,7 @@ pub(super) fn describe(settings: &AgentSettings, told: Told) -> Result<WorkerSpe
         info!(fact, value, from = by, "engine fact");
     }
     if events.is_none() {
-        info!(engine, "KV events are not followed: the worker is routed by load");
+        info!(engine, "no KV events are announced: routers guess what the engine has cached");
     }
     let template = WorkerSpec {
         model: model.value,

@@ -1,7 +1,7 @@
 //! TensorRT-LLM's `trtllm-serve`.
 //!
 //! Its block size is in a file of its own (`tokens_per_block`), and its KV events are fetched over HTTP, which the
-//! router does not do: it is routed by load unless a bridge publishes them over ZMQ.
+//! router does not do: its cache is guessed unless a bridge publishes them over ZMQ.
 
 use super::{ArgumentError, EngineArguments, Options, options::source};
 use crate::worker::facts::{Facts, KvEvents, Stated};

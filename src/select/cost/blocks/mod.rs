@@ -90,6 +90,7 @@ mod tests {
             class: DeviceClass::Accelerator,
             device: None,
             credits_overlap: true,
+            expected: None,
             exclusion: None,
         };
         Row {
