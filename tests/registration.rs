@@ -181,7 +181,6 @@ async fn the_same_description_renews_and_another_is_refused() {
         ("block_size", json!(32), "block_size"),
         ("max_model_len", json!(4096), "max_model_len"),
         ("eagle", json!(true), "eagle"),
-        ("lora_adapters", json!(["a"]), "lora_adapters"),
         ("router_config", config, "router_config.kv_router_config.overlap_score_credit"),
     ] {
         let mut body = description(&other, 60.0);

@@ -46,7 +46,8 @@ pub struct Card {
     pub block_size: u32,
     /// Whether block hashes look one token ahead (EAGLE speculative decoding).
     pub eagle: bool,
-    /// LoRA adapters that the worker serves as models of their own, sorted.
+    /// LoRA adapters that the worker serves as models of their own, sorted. They come and go while it serves, so replicas may
+    /// have different ones; names are the same for all.
     pub lora_adapters: Vec<String>,
     /// Longest prompt plus output, in tokens.
     pub max_model_len: Option<u64>,
@@ -82,7 +83,6 @@ impl Card {
         canonical(json!({
             "block_size": self.block_size,
             "eagle": self.eagle,
-            "lora_adapters": self.lora_adapters,
             "max_model_len": self.max_model_len,
             "device_weights": DeviceWeights(config.tuning.device_weights),
             "router_config": config,
@@ -112,7 +112,6 @@ mod tests {
         let mut changed = vec![
             Card { block_size: 32, ..plain.clone() },
             Card { eagle: true, ..plain.clone() },
-            Card { lora_adapters: vec!["a".into()], ..plain.clone() },
             Card { max_model_len: Some(4096), ..plain.clone() },
             Card { device_weights: Some(DeviceWeights(off)), ..plain.clone() },
             Card { router_cost_model: Some(CostModel::Blocks), ..plain.clone() },
@@ -139,6 +138,8 @@ mod tests {
         let tuning = Tuning { overlap_score_credit: 0.0, ..Tuning::default() };
         let frontend = RouterConfig { mode: Mode::Kv, tuning };
         let silent = WorkerSpec::new("http://h:1", "m").card();
+        let adapted = Card { lora_adapters: vec!["a".into()], ..silent.clone() };
+        assert_eq!(fingerprint(&adapted, &frontend), fingerprint(&silent, &frontend));
         let negative_zero = Tuning { overlap_score_credit: -0.0, ..tuning };
         let other_ratio = Tuning { accelerator_to_cpu_ratio: std::num::NonZeroU32::MIN, ..tuning };
         for tuning in [tuning, negative_zero, other_ratio] {

@@ -25,8 +25,6 @@ pub struct Cohort {
     pub eagle: bool,
     /// Longest prompt plus output, where known.
     pub max_model_len: Option<u64>,
-    /// LoRA adapters that are served as models of their own, sorted.
-    pub lora_adapters: Vec<String>,
     /// The effective routing configuration.
     pub config: Arc<RouterConfig>,
     /// Decides by that configuration, over loads that all cohorts of the set share.
@@ -53,7 +51,6 @@ impl Cohort {
             block_size,
             eagle: card.eagle,
             max_model_len: card.max_model_len,
-            lora_adapters: card.lora_adapters.clone(),
             selector: Arc::new(Selector::with_loads(config.mode, config.tuning, loads)),
             config: Arc::new(config),
             index,

@@ -174,7 +174,8 @@ impl Fleet {
     }
 
     /// Takes a worker in; with `lease`, for that long unless heartbeats renew it. A worker that registers
-    /// again under its id with the same description renews, under the new lease and with its old time; one that
+    /// again under its id with the same description renews, under the new lease and with its old time, and with the adapters
+    /// that it names now; one that
     /// stays without a lease goes on doing so. Who drains goes on draining, unless the registration says that the worker
     /// was started at another time (`registered_ms`): what was drained is gone then, and its successor joins anew.
     ///
@@ -195,15 +196,29 @@ impl Fleet {
         if let Some(id) = spec.id.map(WorkerId)
             && let Some(present) = registry.workers.get_mut(&id)
         {
-            // The time says when a worker came, not what it is: one that was started again may renew.
-            let known = WorkerSpec { registered_ms: spec.registered_ms, ..present.info.spec.clone() };
+            // The time says when a worker came, not what it is: one that was started again may renew. Adapters come and go.
+            let known = WorkerSpec {
+                registered_ms: spec.registered_ms,
+                lora_adapters: spec.lora_adapters.clone(),
+                ..present.info.spec.clone()
+            };
             if known != spec {
                 let url = present.info.url.to_string();
                 return Err(RegistrationError::IdTaken { id, url });
             }
             if !present.is_succeeded(spec.registered_ms) {
-                present.started_ms = spec.registered_ms.or(present.started_ms);
+                let info = Arc::clone(&present.info);
+                if let Some((name, set)) = registry.name_taken(&checked.card) {
+                    return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
+                }
+                if let Some(present) = registry.workers.get_mut(&id) {
+                    present.started_ms = spec.registered_ms.or(present.started_ms);
+                }
                 self.leases.grant(id, lease, Instant::now());
+                if info.set_adapters(&spec.lora_adapters) {
+                    info!(worker = %id, adapters = spec.lora_adapters.join(", "), "worker serves other adapters now");
+                    self.publish(&mut registry);
+                }
                 return Ok(id);
             }
             self.let_go(&mut registry, &[id]);
@@ -444,9 +459,7 @@ impl Registry {
     /// request for the name would go to one or the other by chance.
     fn name_taken(&self, card: &Card) -> Option<(String, SetKey)> {
         self.sets.iter().find_map(|set| {
-            let is_adapter = |name: &String| {
-                set.cohorts.iter().any(|standing| standing.cohort.lora_adapters.contains(name))
-            };
+            let is_adapter = |name: &String| set.members.iter().any(|member| member.worker.serves(name));
             let mut clashes = card.lora_adapters.iter().filter(|&name| {
                 *name == set.key.model || (set.key.model != card.set.model && is_adapter(name))
             });

@@ -9,6 +9,7 @@ use std::{
 };
 
 use ahash::AHashMap;
+use arc_swap::ArcSwap;
 use http::Uri;
 
 use super::{
@@ -42,6 +43,8 @@ pub struct WorkerInfo {
     pub url: Uri,
     /// How it was announced.
     pub spec: WorkerSpec,
+    /// The LoRA adapters that it serves now, sorted.
+    adapters: ArcSwap<Vec<String>>,
     /// When it was registered, in milliseconds since the Unix epoch: as it says itself, else when it came here.
     pub registered_ms: u64,
     /// Set when the worker is on its way out: in-flight requests finish, no new ones come.
@@ -55,8 +58,28 @@ pub struct WorkerInfo {
 impl WorkerInfo {
     pub(super) fn new(id: WorkerId, url: Uri, spec: WorkerSpec, registered_ms: u64) -> Self {
         let draining = AtomicBool::new(false);
+        let adapters = ArcSwap::from_pointee(sorted(&spec.lora_adapters));
         let inhibited_until = AtomicU64::new(0);
-        Self { id, url, spec, registered_ms, draining, inhibited_until, fence: FenceCell::default() }
+        let fence = FenceCell::default();
+        Self { id, url, spec, adapters, registered_ms, draining, inhibited_until, fence }
+    }
+
+    /// The LoRA adapters that it serves now, sorted.
+    #[must_use]
+    pub fn adapters(&self) -> Arc<Vec<String>> {
+        self.adapters.load_full()
+    }
+
+    /// Whether it serves `adapter` now.
+    #[must_use]
+    pub fn serves(&self, adapter: &str) -> bool {
+        self.adapters.load().binary_search_by(|known| known.as_str().cmp(adapter)).is_ok()
+    }
+
+    /// Adapters were loaded or unloaded; whether it is any other than before.
+    pub(super) fn set_adapters(&self, adapters: &[String]) -> bool {
+        let adapters = sorted(adapters);
+        *self.adapters.swap(Arc::new(adapters.clone())) != adapters
     }
 
     /// Where decode engines meet it, if they can: host and port.
@@ -103,6 +126,12 @@ impl WorkerInfo {
             None
         }
     }
+}
+
+fn sorted(adapters: &[String]) -> Vec<String> {
+    let mut adapters = adapters.to_vec();
+    adapters.sort_unstable();
+    adapters
 }
 
 /// One rank of one worker, in one incarnation.
@@ -234,14 +263,18 @@ pub struct SetView {
 }
 
 impl SetView {
-    /// Writes the members as selection sees them at `now_ms` into `out`.
-    pub fn gather(&self, now_ms: u64, out: &mut Vec<Member>) {
+    /// Writes the members as selection sees them at `now_ms` into `out`, for a request for `adapter` if it asks for one.
+    pub fn gather(&self, adapter: Option<&str>, now_ms: u64, out: &mut Vec<Member>) {
         out.clear();
-        out.extend(
-            self.members
-                .iter()
-                .map(|member| Member { exclusion: self.exclusion(member, now_ms), ..member.member(now_ms) }),
-        );
+        let exclusion = |member| self.exclusion_for(member, adapter, now_ms);
+        let members = self.members.iter();
+        out.extend(members.map(|member| Member { exclusion: exclusion(member), ..member.member(now_ms) }));
+    }
+
+    /// Why one of its members takes no request for `adapter`, or for the model itself, at `now_ms`, if it does not.
+    fn exclusion_for(&self, member: &RankMember, adapter: Option<&str>, now_ms: u64) -> Option<Exclusion> {
+        let lacks = || adapter.is_some_and(|adapter| !member.worker.serves(adapter));
+        self.exclusion(member, now_ms).or_else(|| lacks().then_some(Exclusion::AdapterNotLoaded))
     }
 
     /// Why one of its members takes no request at `now_ms`, if it does not.
@@ -257,7 +290,14 @@ impl SetView {
     /// How many ranks take requests at `now_ms`.
     #[must_use]
     pub fn routable(&self, now_ms: u64) -> usize {
-        self.members.iter().filter(|member| self.exclusion(member, now_ms).is_none()).count()
+        self.routable_for(None, now_ms)
+    }
+
+    /// How many ranks take requests for `adapter`, or for the model itself, at `now_ms`.
+    #[must_use]
+    pub fn routable_for(&self, adapter: Option<&str>, now_ms: u64) -> usize {
+        let takes = |member: &&Arc<RankMember>| self.exclusion_for(member, adapter, now_ms).is_none();
+        self.members.iter().filter(takes).count()
     }
 
     /// Whether any cohort is admitted.
@@ -302,12 +342,12 @@ impl SetView {
 
     /// The names of the adapters that can be asked for: those of the cohort that is admitted; in a conflict all,
     /// so that whoever asks hears of the conflict.
-    fn adapters(&self) -> BTreeSet<&str> {
-        let counts = |standing: &&Standing| {
-            self.admitted.is_none_or(|admitted| admitted == standing.cohort.fingerprint)
+    fn adapters(&self) -> BTreeSet<String> {
+        let counts = |member: &&Arc<RankMember>| {
+            self.admitted.is_none_or(|admitted| admitted == member.cohort.fingerprint)
         };
-        let cohorts = self.cohorts.iter().filter(counts);
-        cohorts.flat_map(|standing| standing.cohort.lora_adapters.iter().map(String::as_str)).collect()
+        let members = self.members.iter().filter(counts);
+        members.flat_map(|member| member.worker.adapters().to_vec()).collect()
     }
 
     /// The member that has `slot`. Walks through all of them.
@@ -388,9 +428,9 @@ impl FleetView {
             }
             routes.entry(set.key.model.clone()).or_default().sets.push(position);
             for adapter in set.adapters() {
-                let route = routes.entry(adapter.to_owned()).or_default();
+                let route = routes.entry(adapter.clone()).or_default();
                 route.sets.push(position);
-                route.lora = Some(adapter.to_owned());
+                route.lora = Some(adapter);
             }
         }
         Self { generation, sets, routes }

@@ -64,7 +64,7 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
     if hints.query_only {
         return Err(route::query_elsewhere());
     }
-    let (set, _) = app.set_for(&model, &hints)?;
+    let (set, lora) = app.set_for(&model, &hints)?;
     if app.settings.prefill_fallback != PrefillFallback::Decode {
         if !matches!(set.prefill, PrefillPool::None) {
             return Err(ApiError::not_split(head.uri.path(), &model.name));
@@ -74,7 +74,8 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
     }
     let forwarded = if hints.has_nvext { fields.rewrite(&["nvext"], None) } else { body.clone() };
     let hop = Hop::whole(&hints);
-    Ok(Send { model, set, body: forwarded, prompt: Prompt::default(), hints, hop, prefiller: None })
+    let prompt = Prompt { lora, ..Prompt::default() };
+    Ok(Send { model, set, body: forwarded, prompt, hints, hop, prefiller: None })
 }
 
 #[cfg(test)]

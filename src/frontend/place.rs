@@ -138,7 +138,7 @@ impl App {
         let now = self.fleet.clock().now();
         let set = pinned_set(&view, &sets, hints)
             .or_else(|| session_set(&view, &sets, hints.session?, now))
-            .or_else(|| draw_set(&view, &sets, self.fleet.now_ms()))
+            .or_else(|| draw_set(&view, &sets, route.lora.as_deref(), self.fleet.now_ms()))
             .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
         Ok((set, route.lora.clone()))
     }
@@ -160,7 +160,7 @@ impl App {
             let hashed = Instant::now();
             let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
             let looked_up = Instant::now();
-            set.gather(self.fleet.now_ms(), &mut space.members);
+            set.gather(prompt.lora.as_deref(), self.fleet.now_ms(), &mut space.members);
             let now = self.fleet.clock().now();
             let session = Session::of(set, hop, now);
             let demand = demand(set, prompt, (hop, session.as_ref()), &space.sequence, avoid);
@@ -206,7 +206,7 @@ impl App {
         WORKSPACE.with_borrow_mut(|space| {
             hash_prompt(space, set, prompt);
             let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
-            set.gather(self.fleet.now_ms(), &mut space.members);
+            set.gather(prompt.lora.as_deref(), self.fleet.now_ms(), &mut space.members);
             let now = self.fleet.clock().now();
             let session = Session::of(set, hop, now);
             let demand = demand(set, prompt, (hop, session.as_ref()), &space.sequence, &[]);
@@ -252,19 +252,24 @@ fn session_set(
     session::set_of(sets, session, now).map(Arc::clone)
 }
 
-fn draw_set(view: &FleetView, positions: &[usize], now_ms: u64) -> Option<Arc<SetView>> {
+fn draw_set(
+    view: &FleetView,
+    positions: &[usize],
+    adapter: Option<&str>,
+    now_ms: u64,
+) -> Option<Arc<SetView>> {
     let sets = || positions.iter().filter_map(|&position| view.sets.get(position));
     if positions.len() == 1 {
         return sets().next().map(Arc::clone);
     }
-    let total: usize = sets().map(|set| set.routable(now_ms)).sum();
+    let total: usize = sets().map(|set| set.routable_for(adapter, now_ms)).sum();
     if total == 0 {
         // The refusal of any of them says why.
         return sets().next().map(Arc::clone);
     }
     let mut draw = WORKSPACE.with_borrow_mut(|space| space.rng.usize(..total));
     for set in sets() {
-        let share = set.routable(now_ms);
+        let share = set.routable_for(adapter, now_ms);
         if draw < share {
             return Some(Arc::clone(set));
         }

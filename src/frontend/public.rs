@@ -117,13 +117,17 @@ async fn model(State(app): State<Arc<App>>, name: Result<Path<String>, PathRejec
 }
 
 fn model_object(view: &FleetView, name: &str) -> Value {
-    let set = view.route(name).and_then(|route| view.sets.get(*route.sets.first()?));
+    let route = view.route(name);
+    let set = route.and_then(|route| view.sets.get(*route.sets.first()?));
     let mut object = json!({
         "id": name,
         "object": "model",
         "created": unix_secs(),
         "owned_by": "kvroute",
     });
+    if let Some(set) = set.filter(|_| route.is_some_and(|route| route.lora.is_some())) {
+        object["parent"] = json!(set.key.model);
+    }
     if let Some(limit) = set.and_then(|set| set.max_model_len) {
         object["max_model_len"] = json!(limit);
     }

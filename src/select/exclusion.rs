@@ -21,13 +21,15 @@ pub enum Exclusion {
     NotPinned,
     /// The request's session is bound to another slot.
     OtherSession,
+    /// The worker does not serve the adapter that the request asks for.
+    AdapterNotLoaded,
     /// The worker went away after the list of members was made.
     Retired,
 }
 
 impl Exclusion {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Unroutable,
         Self::Draining,
         Self::Overloaded,
@@ -36,6 +38,7 @@ impl Exclusion {
         Self::AlreadyTried,
         Self::NotPinned,
         Self::OtherSession,
+        Self::AdapterNotLoaded,
         Self::Retired,
     ];
 
@@ -51,6 +54,7 @@ impl Exclusion {
             Self::AlreadyTried => "already_tried",
             Self::NotPinned => "not_pinned",
             Self::OtherSession => "other_session",
+            Self::AdapterNotLoaded => "adapter_not_loaded",
             Self::Retired => "retired",
         }
     }
@@ -67,6 +71,7 @@ impl fmt::Display for Exclusion {
             Self::AlreadyTried => "already tried",
             Self::NotPinned => "not pinned",
             Self::OtherSession => "not where the session is",
+            Self::AdapterNotLoaded => "without the adapter",
             Self::Retired => "retired",
         })
     }

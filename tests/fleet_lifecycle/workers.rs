@@ -12,7 +12,7 @@ use kvroute::{
     select::{self, Demand, Exclusion, Refusal},
 };
 
-use crate::recorder::{HOUR, fleet, slots, spec};
+use crate::recorder::{HOUR, admitted, fleet, slots, spec};
 
 #[test]
 fn a_worker_s_ranks_come_with_slots_and_streams_and_go_with_them() {
@@ -72,7 +72,7 @@ fn a_request_that_took_an_older_view_cannot_be_placed_on_who_left() {
     let set = &view.sets[0];
     let (index, _) = PrefixIndex::new(NonZeroUsize::MIN);
     let (mut members, mut lookup, mut scratch) = (Vec::new(), Scratch::new(), select::Scratch::new());
-    set.gather(fleet.now_ms(), &mut members);
+    set.gather(None, fleet.now_ms(), &mut members);
     let demand = Demand::new(100, BlockSize::new(16).unwrap(), &[]);
     let mut rng = fastrand::Rng::with_seed(1);
     let overlaps = index.overlap(&[], &mut lookup);
@@ -140,8 +140,9 @@ fn an_adapter_is_a_model_of_its_own_and_a_name_stands_for_one_thing() {
     assert_eq!(route("sql"), Some((2, Some("sql"))));
     assert_eq!(route("poet"), Some((1, Some("poet"))));
 
-    // Names of whoever waits are taken, too; in a conflict they are known, so that it can be named.
+    // Replicas may serve different ones, and each takes its names.
     fleet.register(with(4, "base", "a", &["coder"]), None).unwrap();
+    assert_eq!(admitted(&fleet), [1, 2, 4, 3]);
     assert_eq!(fleet.view().models(), ["base", "coder", "poet", "sql"]);
     for (model, adapters) in
         [("sql", &[][..]), ("other", &["base"][..]), ("other", &["sql"][..]), ("coder", &[][..])]
@@ -149,6 +150,18 @@ fn an_adapter_is_a_model_of_its_own_and_a_name_stands_for_one_thing() {
         let error = fleet.register(with(9, model, "c", adapters), None).unwrap_err();
         assert!(matches!(error, RegistrationError::NameTaken { .. }), "{model} {adapters:?}: {error}");
     }
+    // They come and go with a worker that stays.
+    let slots_before = slots(&fleet);
+    fleet.register(with(4, "base", "a", &["poet", "artist"]), None).unwrap();
+    assert_eq!(fleet.view().models(), ["artist", "base", "poet", "sql"]);
+    assert_eq!(slots(&fleet), slots_before);
+    let generation = fleet.view().generation;
+    fleet.register(with(4, "base", "a", &["artist", "poet"]), None).unwrap();
+    assert_eq!(fleet.view().generation, generation, "nothing has changed");
+    fleet.register(with(5, "other", "c", &["coder"]), None).expect("nobody has the name any more");
+    let error = fleet.register(with(4, "base", "a", &["coder"]), None).unwrap_err();
+    assert!(matches!(error, RegistrationError::NameTaken { .. }), "{error}");
+    assert_eq!(fleet.view().models(), ["artist", "base", "coder", "other", "poet", "sql"]);
     let own = fleet.register(with(9, "other", "c", &["other"]), None).unwrap_err();
     assert!(matches!(own, RegistrationError::Spec(SpecError::Adapter(_))), "{own}");
 }

@@ -78,6 +78,14 @@ impl Engine {
         Ok(told)
     }
 
+    /// The adapters that it serves now; `None` if it does not tell.
+    pub(super) async fn adapters(&self) -> Option<Vec<String>> {
+        let models = self.ask(MODELS).await.ok()??;
+        let mut told = Told::default();
+        read_models(&models, &mut told);
+        (!told.models.is_empty()).then_some(told.adapters)
+    }
+
     /// The JSON behind a route, if it has it.
     async fn ask(&self, path: &str) -> Result<Option<Value>, Unwell> {
         let reply = self.caller.get(&self.url, path).await.map_err(Unwell)?;

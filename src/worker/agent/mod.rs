@@ -141,11 +141,12 @@ async fn watch_engine(settings: &AgentSettings, describe: &watch::Sender<Describ
                 continue;
             }
         };
-        match describe::describe(settings, told) {
-            Ok(spec) => describe.send_replace(Some(Arc::new(stamped(spec)))),
+        let spec = match describe::describe(settings, told) {
+            Ok(spec) => Arc::new(stamped(spec)),
             Err(error) => return error,
         };
-        let reason = wait_until_gone(&engine, settings.pace).await;
+        describe.send_replace(Some(Arc::clone(&spec)));
+        let reason = wait_until_gone(&engine, settings.pace, spec, describe).await;
         warn!(engine = %settings.engine, reason, "engine is gone: deregistering until it is back");
         describe.send_replace(None);
     }
@@ -173,13 +174,30 @@ async fn wait_until_well(engine: &Engine, pace: Pace) {
     info!(engine = %engine.url, "engine is well");
 }
 
-/// Why it counts as gone.
-async fn wait_until_gone(engine: &Engine, pace: Pace) -> String {
+/// Why it counts as gone. Until then its description follows the adapters that it loads and unloads.
+async fn wait_until_gone(
+    engine: &Engine,
+    pace: Pace,
+    mut spec: Arc<WorkerSpec>,
+    describe: &watch::Sender<Described>,
+) -> String {
     let mut failures = 0;
     loop {
         tokio::time::sleep(pace.health_interval).await;
         match engine.is_well().await {
-            Ok(()) => failures = 0,
+            Ok(()) => {
+                failures = 0;
+                let other = engine.adapters().await.filter(|adapters| *adapters != spec.lora_adapters);
+                let Some(lora_adapters) = other else { continue };
+                let next = WorkerSpec { lora_adapters, ..(*spec).clone() };
+                if let Err(error) = next.validate() {
+                    warn!(engine = %engine.url, %error, "the engine's adapters cannot be announced");
+                    continue;
+                }
+                info!(engine = %engine.url, adapters = next.lora_adapters.join(", "), "engine serves other adapters now");
+                spec = Arc::new(next);
+                describe.send_replace(Some(Arc::clone(&spec)));
+            }
             Err(Unwell(reason)) => {
                 failures += 1;
                 if failures >= pace.health_failures {

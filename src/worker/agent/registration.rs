@@ -84,7 +84,12 @@ impl Registration {
                     let _ = tokio::time::timeout(LAST_WORD, staying).await;
                 }
             }
-            self.deregister().await;
+            // It keeps its place, and with it what is known of its cache.
+            let goes_on =
+                !ending.is_cancelled() && described.borrow().as_ref().is_some_and(|now| is_same(now, &spec));
+            if !goes_on {
+                self.deregister().await;
+            }
         }
     }
 
@@ -239,6 +244,12 @@ impl Registration {
             self.complaint = Some(reason.to_owned());
         }
     }
+}
+
+/// Whether a description is of the same worker, with other adapters at most.
+fn is_same(now: &WorkerSpec, before: &WorkerSpec) -> bool {
+    let now = WorkerSpec { lora_adapters: before.lora_adapters.clone(), ..now.clone() };
+    now == *before
 }
 
 /// The next description; none when there will be no more.

@@ -14,6 +14,7 @@ use super::App;
 use super::error::ApiError;
 use crate::worker::mock::engine::Command;
 use crate::worker::mock::metrics;
+use crate::worker::mock::sequence::Lora;
 use crate::worker::mock::settings::{Attach, Endpoint};
 
 pub(super) async fn health() {}
@@ -54,9 +55,44 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
         })
     };
     let base = card(&settings.model, None, Some(settings.max_model_len));
-    let adapters = settings.loras.iter().map(|name| card(name, Some(&settings.model), None));
+    let loras = app.loras.read();
+    let adapters = loras.iter().map(|lora| card(&lora.name, Some(&settings.model), None));
     let data: Value = std::iter::once(base).chain(adapters).collect();
     Json(json!({"object": "list", "data": data}))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Adapter {
+    lora_name: String,
+}
+
+/// As vLLM has it where adapters may be changed while it runs; the weights would be at `lora_path`.
+pub(super) async fn load_lora_adapter(
+    State(app): State<Arc<App>>,
+    Json(Adapter { lora_name }): Json<Adapter>,
+) -> Result<String, ApiError> {
+    let mut loras = app.loras.write();
+    if loras.iter().any(|lora| lora.name == lora_name) {
+        let text = format!("The lora adapter '{lora_name}' has already been loaded.");
+        return Err(ApiError::bad_request(None, text));
+    }
+    let id = loras.iter().map(|lora| lora.id).max().unwrap_or(0) + 1;
+    let text = format!("Success: LoRA adapter '{lora_name}' added successfully.");
+    loras.push(Lora { id, name: lora_name });
+    Ok(text)
+}
+
+/// The same the other way.
+pub(super) async fn unload_lora_adapter(
+    State(app): State<Arc<App>>,
+    Json(Adapter { lora_name }): Json<Adapter>,
+) -> Result<String, ApiError> {
+    let mut loras = app.loras.write();
+    let Some(at) = loras.iter().position(|lora| lora.name == lora_name) else {
+        return Err(ApiError::no_such_model(&lora_name));
+    };
+    loras.remove(at);
+    Ok(format!("Success: LoRA adapter '{lora_name}' removed successfully."))
 }
 
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {

@@ -21,6 +21,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{HeaderValue, StatusCode};
+use parking_lot::RwLock;
 use serde_json::json;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -41,6 +42,8 @@ pub(super) struct App {
     pub(super) stats: Arc<Stats>,
     pub(super) publisher: Option<Arc<Publisher>>,
     pub(super) faults: Arc<HttpFaults>,
+    /// The adapters that are loaded.
+    pub(super) loras: RwLock<Vec<Lora>>,
     /// Seconds since the epoch.
     pub(super) started: u64,
 }
@@ -53,6 +56,9 @@ impl App {
         publisher: Option<Arc<Publisher>>,
     ) -> Self {
         Self {
+            loras: RwLock::new(
+                (1..).zip(&settings.loras).map(|(id, name)| Lora { id, name: name.clone() }).collect(),
+            ),
             settings,
             commands,
             stats,
@@ -66,10 +72,9 @@ impl App {
     /// name.
     fn resolve(&self, model: Option<&str>) -> Result<Option<Lora>, ApiError> {
         let Some(model) = model.filter(|model| *model != self.settings.model) else { return Ok(None) };
-        let adapters = self.settings.loras.iter().zip(1..);
-        let found = adapters.into_iter().find(|(name, _)| *name == model);
-        let (name, id) = found.ok_or_else(|| ApiError::no_such_model(model))?;
-        Ok(Some(Lora { id, name: name.clone() }))
+        let loras = self.loras.read();
+        let found = loras.iter().find(|lora| lora.name == model);
+        found.cloned().map(Some).ok_or_else(|| ApiError::no_such_model(model))
     }
 
     fn injected_failure(&self) -> Result<(), ApiError> {
@@ -89,6 +94,8 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/v1/models", get(control::models))
+        .route("/v1/load_lora_adapter", post(control::load_lora_adapter))
+        .route("/v1/unload_lora_adapter", post(control::unload_lora_adapter))
         .route("/health", get(control::health))
         .route("/ping", get(control::health).post(control::health))
         .route("/version", get(control::version))
