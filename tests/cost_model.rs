@@ -140,7 +140,9 @@ fn engine() -> impl Strategy<Value = Engine> {
     let shown = prop::collection::vec((257_u64..40_000, 0.0..8.0_f64), 0..30);
     let cached = (0_u32..200, 0_u32..200, 1_u32..30, 0_u32..50);
     let load = (0_u32..100, (0_u64..30_000, 0_u64..300));
-    (cached, queue, 90.0..101.0_f64, load, shown).prop_map(
+    // In whole nanoseconds, as moments are kept: half of one is more than the formula may be off.
+    let head_start = (90_000_000_000..101_000_000_000_u64).prop_map(|nanos| nanos as f64 / 1e9);
+    (cached, queue, head_start, load, shown).prop_map(
         |((held, carried, carriers, host), queue, head_start, (decoding, context), shown)| Engine {
             held,
             carried,
