@@ -1,5 +1,6 @@
 //! kvroute: a GPU-aware KV-cache routing engine for LLM inference.
 
+pub mod decisions;
 pub mod device;
 pub mod event;
 pub mod hash;

@@ -62,6 +62,19 @@ impl Speed {
         self.per_token = (self.tokens + PRIOR_TOKENS).recip();
     }
 
+    /// What it was learned from: seconds that prefills took, their work in tokens, both with older ones counting less, and
+    /// outliers in a row.
+    #[must_use]
+    pub const fn seen(&self) -> (f64, f64, u8) {
+        (self.seconds, self.tokens, self.outliers)
+    }
+
+    /// The speed of a slot that showed that, to the bit what [`Speed::seen`] was asked of.
+    #[must_use]
+    pub fn of_seen(seconds: f64, tokens: f64, outliers: u8) -> Self {
+        Self { seconds, tokens, per_token: (tokens + PRIOR_TOKENS).recip(), outliers }
+    }
+
     /// Seconds a token of prefill work takes here: what was seen, drawn to `mean` while that is little.
     #[must_use]
     pub fn seconds_per_token(&self, mean: f64) -> f64 {
@@ -152,6 +165,14 @@ mod tests {
         near(fleet.seconds_per_token(), both);
         let each = [speed, after([(512, 0.05)])].map(|speed| speed.seconds_per_token(both));
         near(fleet.typical(), each.iter().sum::<f64>() / 2.0);
+    }
+
+    #[test]
+    fn it_is_the_same_again_from_what_was_seen() {
+        for speed in [Speed::default(), after([(2048, 0.1), (1024, 0.2), (100, 900.0)])] {
+            let (seconds, tokens, outliers) = speed.seen();
+            assert_eq!(Speed::of_seen(seconds, tokens, outliers), speed);
+        }
     }
 
     #[test]

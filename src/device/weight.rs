@@ -98,7 +98,18 @@ impl Weights {
     #[must_use]
     pub fn terms(&self, condition: Condition) -> Terms {
         let Condition { capability, external_load, age_ms } = condition;
-        let freshness = self.freshness(age_ms);
+        self.weigh(capability, external_load, self.freshness(age_ms))
+    }
+
+    /// What devices would weigh under these settings of which others told `terms`: the sample counts for what it did then.
+    /// `None` where weights are off.
+    #[must_use]
+    pub fn again(&self, terms: Option<Terms>) -> Option<Terms> {
+        let terms = terms.filter(|_| self.enabled)?;
+        Some(self.weigh(terms.capability, terms.external_load, terms.freshness))
+    }
+
+    fn weigh(&self, capability: f64, external_load: f64, freshness: f64) -> Terms {
         let full = (capability * (1.0 - external_load.min(self.external))).clamp(self.least, 1.0);
         let faded = full + (1.0 - freshness) * (1.0 - full);
         // Rounding must not leave a trace of a sample that counts for nothing.

@@ -114,6 +114,21 @@ impl Row {
         self.exclusion.is_none()
     }
 
+    /// The row as it would be under another `tuning`, as far as that only values what the row knows: blocks of slower tiers
+    /// and devices. What was counted under the old one, and what was not, stays as it is.
+    pub fn revalue(&mut self, demand: &Demand<'_>, tuning: &Tuning) {
+        self.device = tuning.device_weights.again(self.device);
+        self.value(demand, tuning);
+    }
+
+    /// Says what its blocks are worth to `demand`.
+    fn value(&mut self, demand: &Demand<'_>, tuning: &Tuning) {
+        self.cached_tokens = cost::cached_tokens(self.overlap, demand.block_size, tuning);
+        self.predicted = cost::predicted(self.overlap, self.carried);
+        let cached = cost::cached_tokens(self.predicted, demand.block_size, tuning);
+        self.prefill_work = (demand.isl_tokens as u64).saturating_sub(cached).max(1) + FIXED_TOKENS;
+    }
+
     /// The overlap as the index said it, credited or not.
     const fn reported(&mut self) -> &mut Overlap {
         match &mut self.withheld {
@@ -130,6 +145,7 @@ pub struct Scratch {
     rows: Vec<Row>,
     /// The row of each slot index, or [`NO_ROW`].
     row_of: Vec<u32>,
+    turn: u64,
 }
 
 const NO_ROW: u32 = u32::MAX;
@@ -145,6 +161,16 @@ impl Scratch {
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// Requests that round robin had placed before the last decision.
+    #[must_use]
+    pub const fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    pub(super) const fn set_turn(&mut self, turn: u64) {
+        self.turn = turn;
     }
 
     pub(super) fn rows_mut(&mut self) -> &mut [Row] {
@@ -171,7 +197,6 @@ impl Scratch {
             if row.withheld.is_none() {
                 row.overlap = cost::predicted(row.overlap, row.expected);
             }
-            row.cached_tokens = cost::cached_tokens(row.overlap, demand.block_size, tuning);
             if tuning.follows_blocks() {
                 shared = active.shared(row.slot, demand.sequence, shared.blocks);
                 (row.carried, row.carriers) =
@@ -180,9 +205,7 @@ impl Scratch {
             if tuning.router_track_active_blocks {
                 row.new_blocks = blocks - shared.blocks as u64;
             }
-            row.predicted = cost::predicted(row.overlap, row.carried);
-            let cached = cost::cached_tokens(row.predicted, demand.block_size, tuning);
-            row.prefill_work = (demand.isl_tokens as u64).saturating_sub(cached).max(1) + FIXED_TOKENS;
+            row.value(demand, tuning);
         }
         if let Some(tie) = demand.tie {
             self.tie(tie);

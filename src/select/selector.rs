@@ -89,6 +89,7 @@ impl Selector {
         let mut ledger = self.loads.ledger();
         scratch.read_loads(&mut ledger, now);
         let turn = self.turn.load(Relaxed);
+        scratch.set_turn(turn);
         let picked = decide(self.mode, &tuning, demand, turn, scratch.rows_mut(), now, rng)?;
         let row = scratch.rows()[picked];
         if self.mode == Mode::RoundRobin && demand.pin.is_none() && row.tied.is_none() {
@@ -130,6 +131,7 @@ impl Selector {
         );
         scratch.read_loads(&mut self.loads.ledger(), now);
         let turn = self.turn.load(Relaxed);
+        scratch.set_turn(turn);
         let picked = decide(self.mode, &tuning, demand, turn, scratch.rows_mut(), now, rng)?;
         let claim = claim(&scratch.rows()[picked], demand, &tuning);
         Ok(Choice::of(self.mode, scratch.rows(), picked, claim.prefill_tokens))
