@@ -108,7 +108,7 @@ fn flags_variables_and_defaults_are_those_of_help() {
         let all = shown.len();
         // They have a page of their own, made from their table.
         let router: Vec<_> = match command.split(' ').next() {
-            Some("mock" | "gpus" | "simulate") => Vec::new(),
+            Some("mock" | "gpus") => Vec::new(),
             Some("worker") => TABLE.iter().filter(|row| !row.frontend_only()).collect(),
             _ => TABLE.iter().collect(),
         };

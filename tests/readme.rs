@@ -55,9 +55,14 @@ fn the_file_and_the_flags_in_front_of_vllm_make_the_same_plan() {
 
 #[test]
 fn links_lead_somewhere() {
-    for file in
-        ["README.md", "docs/choosing.md", "docs/configuration.md", "docs/metrics.md", "docs/router-flags.md"]
-    {
+    for file in [
+        "README.md",
+        "docs/choosing.md",
+        "docs/configuration.md",
+        "docs/decision-log.md",
+        "docs/metrics.md",
+        "docs/router-flags.md",
+    ] {
         let text = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
         let folder = Path::new(ROOT).join(file).parent().unwrap().to_owned();
         let targets = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());

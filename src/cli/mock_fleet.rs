@@ -6,7 +6,7 @@ use super::assemble::assemble_with;
 use crate::{
     config::{EngineArgs, FrontendPlan},
     fleet::{RouterConfig, WorkerSpec},
-    frontend::{Frontend, FrontendSettings, Prompts},
+    frontend::{DecisionLogSettings, Frontend, FrontendSettings, Prompts},
     prompt::Encoder,
     worker::mock::{MockEngine, MockSettings},
 };
@@ -18,6 +18,7 @@ pub(super) struct MockFleetPlan {
     pub(super) router: RouterConfig,
     pub(super) public: SocketAddr,
     pub(super) admin: SocketAddr,
+    pub(super) decision_log: Option<DecisionLogSettings>,
 }
 
 /// A frontend and its engines. Dropping it stops all of them.
@@ -55,8 +56,12 @@ impl MockFleet {
         }
         let mut prompts = Prompts::new();
         prompts.insert(MODEL, Arc::clone(&encoder));
-        let settings =
-            FrontendSettings { public: plan.public, admin: plan.admin, ..FrontendSettings::default() };
+        let settings = FrontendSettings {
+            public: plan.public,
+            admin: plan.admin,
+            decision_log: plan.decision_log,
+            ..FrontendSettings::default()
+        };
         let plan = FrontendPlan { settings, router: plan.router, workers, models: Vec::new() };
         let frontend = assemble_with(plan, prompts).await?;
         Ok(Self { frontend, engines, encoder })

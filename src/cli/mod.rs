@@ -2,6 +2,7 @@
 
 mod assemble;
 mod config;
+mod decisions;
 mod drive;
 mod first_probe;
 mod frontend;
@@ -54,7 +55,7 @@ enum Command {
     Config(config::ConfigCommand),
     /// Send a trace's requests and report hit rate, latency and balance
     Drive(drive::DriveCommand),
-    /// Compare routing policies on a simulated fleet
+    /// Compare routing policies on a simulated fleet, or make recorded decisions again
     Simulate(simulate::SimulateCommand),
 }
 

@@ -1,4 +1,4 @@
-//! `kvroute simulate`: policies on one simulated fleet, side by side.
+//! `kvroute simulate`: policies on one simulated fleet, side by side; or recorded decisions.
 
 use std::{fmt::Write as _, path::PathBuf};
 
@@ -6,17 +6,19 @@ use clap::{ArgGroup, Args, ValueEnum};
 
 use super::{
     Outcome,
+    decisions::{self, Question},
     drive::trace::{self, TraceRequest},
     print,
 };
 use crate::{
+    config::flags::{self, RouterFlags},
     hash::BlockHash,
     simulate::{EngineModel, Figures, Job, Policy, Setting, Workload, run},
 };
 
 /// Flags of `kvroute simulate`.
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("source").args(["trace", "workload"]).required(true)))]
+#[command(group(ArgGroup::new("source").args(["trace", "workload", "decisions"]).required(true)))]
 pub(super) struct SimulateCommand {
     /// Mooncake trace: JSON lines with timestamp, input_length, output_length and hash_ids
     #[arg(long, value_name = "FILE")]
@@ -59,7 +61,19 @@ pub(super) struct SimulateCommand {
     /// Runs of each policy, with other draws, 1 to 100
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
+    /// Make the decisions of a log again (frontend --decision-log) and say whether each comes out as it was recorded; with
+    /// router flags, say what would have been chosen with them. Repeat it for several files
+    #[arg(long, value_name = "FILE", help_heading = RECORDED, conflicts_with_all = ["requests", "rate", "seconds", "policy",
+        "engines", "speeds", "cache_tokens", "warm_up", "seeds"])]
+    decisions: Vec<PathBuf>,
+    /// Show the decisions of one request instead
+    #[arg(long, value_name = "ID", requires = "decisions", help_heading = RECORDED)]
+    request: Option<String>,
+    #[command(flatten)]
+    router: RouterFlags<flags::Frontend>,
 }
+
+const RECORDED: &str = "Recorded decisions";
 
 /// A workload that needs no file.
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -84,6 +98,20 @@ const TRACE_PAGE: u32 = 512;
 
 impl SimulateCommand {
     pub(super) fn run(self) -> Outcome {
+        if !self.decisions.is_empty() {
+            let changes = self.router.changes()?;
+            return match self.request {
+                Some(_) if !changes.is_empty() => {
+                    Err(format!("--request shows what was recorded; leave {changes} out").into())
+                }
+                Some(name) => decisions::run(&self.decisions, Question::Request(name)),
+                None if changes.is_empty() => decisions::run(&self.decisions, Question::Replay),
+                None => decisions::run(&self.decisions, Question::WhatIf(changes)),
+            };
+        }
+        if self.router.any() {
+            return Err("router flags ask about recorded decisions (--decisions); policies are compared with --policy".into());
+        }
         let recorded = match &self.trace {
             Some(path) => trace::read(path, self.requests.unwrap_or(usize::MAX))?,
             None => Vec::new(),

@@ -12,9 +12,12 @@ use super::{
     router::mock_router_config,
     shutdown,
 };
-use crate::config::{
-    EngineArgs, SamplingArgs,
-    flags::{self, RouterFlags},
+use crate::{
+    config::{
+        EngineArgs, SamplingArgs,
+        flags::{self, RouterFlags},
+    },
+    frontend::DecisionLogSettings,
 };
 
 /// Flags of `kvroute up`.
@@ -29,6 +32,9 @@ pub(super) struct UpCommand {
     /// Port of the admin listener; 0 takes a free one
     #[arg(long, default_value_t = 9091, value_name = "PORT")]
     admin_port: u16,
+    /// Record decisions in FILE, as kvroute frontend does [default: nowhere]
+    #[arg(long, value_name = "FILE[,sample=SHARE][,max=BYTES][,keep=N]")]
+    decision_log: Option<DecisionLogSettings>,
     #[command(flatten)]
     router: RouterFlags<flags::MockFleet>,
     #[command(flatten)]
@@ -47,6 +53,7 @@ impl UpCommand {
             router: mock_router_config(&self.router)?,
             public: local(self.port),
             admin: local(self.admin_port),
+            decision_log: self.decision_log,
         })
         .await?;
         let engines = u64::from(self.engines);

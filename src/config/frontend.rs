@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
-    frontend::{FrontendSettings, PrefillFallback},
+    frontend::{DecisionLogSettings, FrontendSettings, PrefillFallback},
 };
 
 /// Flags of the frontend as given. The same names, with underscores, are the keys of `[frontend]` in a file.
@@ -68,12 +68,19 @@ pub struct FrontendArgs {
     /// decode worker compute its prompt too [default: none]
     #[arg(long, env = "KVROUTE_PREFILL_FALLBACK", value_name = "FALLBACK", help_heading = LIMITS)]
     pub prefill_fallback: Option<PrefillFallback>,
+    /// Record decisions in FILE, for kvroute simulate --decisions and GET /v1/route/decisions/ID: of a SHARE of the requests
+    /// (1), a new file from BYTES on (268435456), N full ones kept (3) [default: nowhere]
+    #[arg(long, env = "KVROUTE_DECISION_LOG", value_name = DECISION_LOG, help_heading = RECORDS)]
+    pub decision_log: Option<DecisionLogSettings>,
 }
 
 // The groups of `kvroute frontend --help`, in the order in which they are shown.
 pub(crate) const WORKERS: &str = "Workers and models";
 const LISTENERS: &str = "Listeners";
 const LIMITS: &str = "Limits and timeouts";
+const RECORDS: &str = "Records";
+
+const DECISION_LOG: &str = "FILE[,sample=SHARE][,max=BYTES][,keep=N]";
 
 /// Everything a frontend starts with.
 #[derive(Debug)]
@@ -217,6 +224,7 @@ impl FrontendArgs {
                 .on_config_mismatch
                 .or(below.on_config_mismatch)
                 .unwrap_or(default.on_config_mismatch),
+            decision_log: self.decision_log.or(below.decision_log),
             upstream,
         })
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json, Router,
     body::Bytes,
-    extract::{Path, Request, State},
+    extract::{Path, Request, State, rejection::PathRejection},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     app::App, counters::Surface, devices::devices_object, error::ApiError, explain, exposition,
-    openai::Fields, route,
+    openai::Fields, recall::recall, route,
 };
 use crate::{
     fleet::{
@@ -33,6 +33,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/metrics", get(metrics))
         .route("/health", get(health))
         .route("/v1/route/explain", post(explain))
+        .route("/v1/route/decisions/{id}", get(recall_decisions))
         .route("/v1/chat/completions", post(query_chat))
         .route("/v1/completions", post(query_completions))
         .route("/v1/workers", get(list_workers).post(register))
@@ -66,8 +67,8 @@ async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next
 
 async fn unknown(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
-        "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, /v1/workers and GET \
-         /v1/worker-sets",
+        "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, GET \
+         /v1/route/decisions/ID, /v1/workers and GET /v1/worker-sets",
         uri.path()
     ))
 }
@@ -94,6 +95,17 @@ async fn explain(State(app): State<Arc<App>>, request: Request) -> Result<Json<V
     let chat = Fields::parse(&body)?.raw("messages").is_some();
     let surface = if chat { Surface::Chat } else { Surface::Completions };
     explain::explain(&app, surface, &headers, &body).await.map(Json)
+}
+
+/// What was decided of a request, by the name that its answer carried.
+async fn recall_decisions(
+    State(app): State<Arc<App>>,
+    request: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Ok(Path(request)) = request else {
+        return Err(ApiError::bad_request("the path does not name a request: it is not UTF-8"));
+    };
+    recall(&app, &request).map(Json)
 }
 
 async fn query_chat(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {

@@ -12,7 +12,7 @@ use ahash::AHashSet;
 use parking_lot::Mutex;
 use tracing::warn;
 
-use super::{counters::Counters, prompts::Prompts, settings::FrontendSettings};
+use super::{counters::Counters, decision_log::Recorder, prompts::Prompts, settings::FrontendSettings};
 use crate::{fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
 /// The state behind both listeners.
@@ -22,6 +22,8 @@ pub struct App {
     pub(super) prompts: Prompts,
     pub(super) pool: Pool,
     pub(super) counters: Arc<Counters>,
+    /// Opened when the frontend starts.
+    pub(super) decisions: Recorder,
     pub(super) streams: FleetStreams,
     /// Keys of `nvext` that were logged.
     logged_hints: Mutex<AHashSet<String>>,
@@ -48,6 +50,7 @@ impl App {
             prompts,
             pool,
             counters: Arc::default(),
+            decisions: Recorder::default(),
             streams,
             logged_hints: Mutex::default(),
             draining: AtomicBool::new(false),

@@ -20,8 +20,9 @@ use super::{
     why::{cost_object, why},
 };
 use crate::{
-    fleet::{DeviceWeights, SetView, StreamState},
-    select::{Choice, Refusal, Row},
+    fleet::{DeviceWeights, RouterConfig, SetView, StreamState},
+    hash::BlockSize,
+    select::{Mode, Phase, Refusal, Row},
 };
 
 /// Answers one question.
@@ -58,99 +59,166 @@ pub(super) async fn explain(
 
 /// One hop: who could take it, who would, and why.
 fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
-    let mut answer = json!({
-        "model": set.key.model,
-        "worker_set": set.key.to_string(),
-        "worker_set_state": set.state().name(),
-        "phase": hop.phase.name(),
-        "router_mode": set.config.mode.name(),
-        "router_config_from": set.source.name(),
-        "prompt_tokens": asked.prompt.tokens.ids.len(),
-        "prompt_complete": asked.prompt.tokens.complete,
-        "tokens_from": asked.prompt.tokens.source.name(),
-        "block_size": set.block_size.get(),
-        "router_config": &*set.config,
-        "device_weights": DeviceWeights(set.config.tuning.device_weights),
-        "router_cost_model": set.config.tuning.cost_model.name(),
-    });
-    if let Some(problem) = &asked.prompt.tokens.problem {
-        answer["tokens_problem"] = json!(problem);
+    let tokens = &asked.prompt.tokens;
+    let mut answer = Facts {
+        model: &set.key.model,
+        worker_set: set.key.to_string(),
+        worker_set_state: set.state().name(),
+        phase: hop.phase,
+        config: &set.config,
+        config_from: set.source.name(),
+        prompt_tokens: tokens.ids.len() as u64,
+        prompt_complete: tokens.complete,
+        tokens_from: tokens.source.name(),
+        tokens_problem: tokens.problem.as_deref(),
+        block_size: set.block_size,
     }
+    .object();
+    let beside = |row: &Row| {
+        set.by_slot(row.slot).map_or_else(Beside::default, |member| {
+            let state = member.status.state();
+            Beside {
+                url: Some(member.worker.url.to_string()),
+                approximate: Some(state == StreamState::Approximate),
+                withheld_because: Some(withholding(state).name()),
+            }
+        })
+    };
     app.dry_run(set, &asked.prompt, hop, |outcome, rows, considered| {
         answer["prompt_blocks"] = json!(considered.blocks);
         if let Some(session) = &considered.session {
             answer["session"] = session.object(set, outcome.as_ref().ok(), rows);
         }
-        describe(&mut answer, set, outcome, rows);
+        let made = outcome.as_ref().map(|choice| choice.row);
+        Told { mode: set.config.mode, made, rows, beside: &beside }.describe(&mut answer);
     });
     answer
 }
 
-fn describe(answer: &mut Value, set: &SetView, outcome: Result<Choice, Refusal>, rows: &[Row]) {
-    let chosen = match outcome {
-        Ok(choice) => {
-            answer["choice"] = json!({
-                "worker_id": choice.worker.0,
-                "dp_rank": choice.rank.0,
-                "overlap_blocks": choice.overlap.total(),
-                "cached_tokens": choice.cached_tokens,
-                "cost": choice.cost.map(|cost| cost.total()),
-                "cost_unit": choice.cost.map(|cost| cost.model().unit()),
-                "first_token_seconds": choice.cost.and_then(|cost| cost.first_token()),
-            });
-            Some(choice)
-        }
-        Err(refusal) => {
-            answer["refusal"] = json!({ "reason": refusal.name(), "message": refusal.to_string() });
-            None
-        }
-    };
-    let candidates: Vec<_> = rows
-        .iter()
-        .enumerate()
-        .map(|(position, row)| {
-            let mut object = row_object(set, row);
-            object["why"] = json!(why(position, row, chosen.as_ref(), rows));
-            object
-        })
-        .collect();
-    answer["candidates"] = json!(candidates);
+/// What is told of a hop before its candidates.
+pub(super) struct Facts<'a> {
+    pub(super) model: &'a str,
+    pub(super) worker_set: String,
+    pub(super) worker_set_state: &'static str,
+    pub(super) phase: Phase,
+    pub(super) config: &'a RouterConfig,
+    pub(super) config_from: &'static str,
+    pub(super) prompt_tokens: u64,
+    pub(super) prompt_complete: bool,
+    pub(super) tokens_from: &'static str,
+    pub(super) tokens_problem: Option<&'a str>,
+    pub(super) block_size: BlockSize,
 }
 
-fn row_object(set: &SetView, row: &Row) -> Value {
-    let overlap = |o: crate::index::Overlap| json!({ "gpu": o.gpu, "host": o.host, "disk": o.disk, "external": o.external });
-    let member = set.by_slot(row.slot);
-    let mut object = json!({
+impl Facts<'_> {
+    pub(super) fn object(&self) -> Value {
+        let mut answer = json!({
+            "model": self.model,
+            "worker_set": self.worker_set,
+            "worker_set_state": self.worker_set_state,
+            "phase": self.phase.name(),
+            "router_mode": self.config.mode.name(),
+            "router_config_from": self.config_from,
+            "prompt_tokens": self.prompt_tokens,
+            "prompt_complete": self.prompt_complete,
+            "tokens_from": self.tokens_from,
+            "block_size": self.block_size.get(),
+            "router_config": self.config,
+            "device_weights": DeviceWeights(self.config.tuning.device_weights),
+            "router_cost_model": self.config.tuning.cost_model.name(),
+        });
+        if let Some(problem) = self.tokens_problem {
+            answer["tokens_problem"] = json!(problem);
+        }
+        answer
+    }
+}
+
+/// What is told of a candidate that is not in its row, as far as it is known.
+#[derive(Default)]
+pub(super) struct Beside {
+    pub(super) url: Option<String>,
+    /// Whether it is guessed what it has cached.
+    pub(super) approximate: Option<bool>,
+    /// The state of the stream that keeps the row from being credited.
+    pub(super) withheld_because: Option<&'static str>,
+}
+
+/// A decision to be told, and where the rest about its candidates comes from.
+pub(super) struct Told<'a> {
+    pub(super) mode: Mode,
+    /// The position of the row that was chosen, or why none was.
+    pub(super) made: Result<usize, &'a Refusal>,
+    pub(super) rows: &'a [Row],
+    pub(super) beside: &'a dyn Fn(&Row) -> Beside,
+}
+
+impl Told<'_> {
+    /// Tells who was chosen, or why nobody was, and why for every candidate.
+    pub(super) fn describe(&self, answer: &mut Value) {
+        let Self { mode, made, rows, .. } = *self;
+        match made {
+            Ok(chosen) => answer["choice"] = choice_object(&rows[chosen]),
+            Err(refusal) => {
+                answer["refusal"] = json!({ "reason": refusal.name(), "message": refusal.to_string() });
+            }
+        }
+        let chosen = made.ok().map(|row| (row, mode));
+        let candidates = rows.iter().enumerate().map(|(position, row)| {
+            let mut object = self.row_object(row);
+            object["why"] = json!(why(position, row, chosen, rows));
+            object
+        });
+        answer["candidates"] = candidates.collect();
+    }
+
+    fn row_object(&self, row: &Row) -> Value {
+        let overlap = |o: crate::index::Overlap| json!({ "gpu": o.gpu, "host": o.host, "disk": o.disk, "external": o.external });
+        let beside = (self.beside)(row);
+        let mut object = json!({
+            "worker_id": row.worker.0,
+            "dp_rank": row.rank.0,
+            "url": beside.url,
+            "overlap_blocks": overlap(row.overlap),
+            "expected_blocks": row.expected,
+            "approximate": beside.approximate,
+            "cached_tokens": row.cached_tokens,
+            "load": {
+                "requests": row.load.requests,
+                "prefill_tokens": row.load.prefill_tokens,
+                "decode_blocks": row.load.decode_blocks,
+                "new_blocks": row.new_blocks,
+                "prefilling_requests": row.backlog.requests,
+                "prefill_work": row.backlog.work,
+            },
+            "blocks_in_flight": row.carried,
+            "prefill_work": row.prefill_work,
+            "excluded": row.exclusion.map(crate::select::Exclusion::name),
+        });
+        if let Some(withheld) = row.withheld {
+            object["withheld_overlap_blocks"] = overlap(withheld);
+            object["withheld_because"] = json!(beside.withheld_because);
+        }
+        if let Some(terms) = row.device {
+            object["device"] = devices::terms_object(terms);
+        }
+        if let Some(cost) = &row.cost {
+            object["cost"] = cost_object(cost);
+        }
+        object
+    }
+}
+
+fn choice_object(row: &Row) -> Value {
+    json!({
         "worker_id": row.worker.0,
         "dp_rank": row.rank.0,
-        "url": member.map(|member| member.worker.url.to_string()),
-        "overlap_blocks": overlap(row.overlap),
+        "overlap_blocks": row.overlap.total(),
         "cached_tokens": row.cached_tokens,
-        "expected_blocks": row.expected,
-        "approximate": member.is_some_and(|member| member.status.state() == StreamState::Approximate),
-        "load": {
-            "requests": row.load.requests,
-            "prefill_tokens": row.load.prefill_tokens,
-            "decode_blocks": row.load.decode_blocks,
-            "new_blocks": row.new_blocks,
-            "prefilling_requests": row.backlog.requests,
-            "prefill_work": row.backlog.work,
-        },
-        "blocks_in_flight": row.carried,
-        "prefill_work": row.prefill_work,
-        "excluded": row.exclusion.map(crate::select::Exclusion::name),
-    });
-    if let Some(withheld) = row.withheld {
-        object["withheld_overlap_blocks"] = overlap(withheld);
-        object["withheld_because"] = json!(member.map(|member| withholding(member.status.state()).name()));
-    }
-    if let Some(terms) = row.device {
-        object["device"] = devices::terms_object(terms);
-    }
-    if let Some(cost) = &row.cost {
-        object["cost"] = cost_object(cost);
-    }
-    object
+        "cost": row.cost.map(|cost| cost.total()),
+        "cost_unit": row.cost.map(|cost| cost.model().unit()),
+        "first_token_seconds": row.cost.and_then(|cost| cost.first_token()),
+    })
 }
 
 /// The state that withheld a row's overlap, by the state now: the stream may have moved on since the row was made.

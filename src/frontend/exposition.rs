@@ -42,6 +42,7 @@ impl Source for Numbers {
         let view = app.fleet.view();
         requests(app, page)?;
         choices(app, page)?;
+        app.decisions.write(page)?;
         stages(app, page)?;
         sets(app, &view, page)?;
         Ranks::of(&view, app.fleet.now_ms()).write(page)?;

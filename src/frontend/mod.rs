@@ -3,7 +3,8 @@
 //! A request is read once ([`openai`]), gets its hints ([`hints`]) and tokens ([`prompts`]), is placed
 //! ([`place`]: hash, look up, admit) and forwarded ([`route`]). Where prefill workers stand beside decode workers it
 //! goes to one of each ([`two_hop`]). The admin listener asks the same placement
-//! and answers with the reasons instead ([`explain`]).
+//! and answers with the reasons instead ([`explain`]). Decisions are recorded, if they are to be ([`decision_log`]), and can be
+//! asked about later ([`recall`]).
 //!
 //! The public listener tells a client nothing about the index or about other clients.
 
@@ -15,6 +16,7 @@ mod asked_model;
 mod bootstrap;
 mod bypass;
 mod counters;
+mod decision_log;
 mod devices;
 mod engine_tokenizer;
 mod error;
@@ -29,6 +31,7 @@ mod passthrough;
 mod place;
 mod prompts;
 mod public;
+mod recall;
 mod route;
 mod server;
 mod session;
@@ -40,6 +43,7 @@ mod why;
 pub use admin_token::{AdminToken, UnusableToken};
 pub use app::App;
 pub use counters::{Counters, Handover, Outcome, Surface};
+pub use decision_log::{DecisionLogSettings, LogFileError};
 pub use prompts::Prompts;
 pub use server::{Frontend, StartError};
 pub use session::SessionOutcome;

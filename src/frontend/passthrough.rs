@@ -42,13 +42,27 @@ pub(super) fn is_forwarded(path: &str) -> bool {
 pub(super) async fn serve(app: Arc<App>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     head.headers.remove(bypass::MARK);
+    let name = app.decisions.name(&mut head.headers);
+    name.tell(answer(app, head, body, name.recorded()).await)
+}
+
+/// Answers it; its decisions are `recorded` under that name if it has one.
+async fn answer(
+    app: Arc<App>,
+    head: http::request::Parts,
+    body: axum::body::Body,
+    recorded: Option<Arc<str>>,
+) -> Response {
     let body = match route::read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return route::refuse(&app, Surface::Other, error),
     };
     let in_flight = InFlight::enter(&app.counters, Surface::Other);
     match prepare(&app, &head, &body) {
-        Ok(send) => route::send(app, in_flight, head, send).await,
+        Ok(send) => {
+            let prompt = Prompt { recorded, ..send.prompt };
+            route::send(app, in_flight, head, Send { prompt, ..send }).await
+        }
         Err(error) => in_flight.refuse(error),
     }
 }

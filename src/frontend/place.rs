@@ -16,6 +16,7 @@ use super::{
     app::App,
     asked_model::AskedModel,
     counters::Counters,
+    decision_log::{Moment, Ticket},
     error::ApiError,
     first_token::FirstToken,
     hints::Hints,
@@ -44,6 +45,8 @@ pub(super) struct Prompt {
     pub(super) salt: Option<String>,
     /// Whether the answer comes piece by piece, so that its first token can be told from its last.
     pub(super) streams: bool,
+    /// The request's name, if its decisions are recorded.
+    pub(super) recorded: Option<Arc<str>>,
 }
 
 /// One hop of a request: which part of its work is placed, the worker that it insists on, and its session.
@@ -82,6 +85,8 @@ pub(super) struct Placed {
     /// Its part in its session, to be held as long as the booking.
     pub(super) session: Option<SessionUse>,
     pub(super) first_token: FirstToken,
+    /// What is to be said of the decision later, if it was recorded.
+    pub(super) ticket: Option<Ticket>,
     pub(super) member: Arc<RankMember>,
 }
 
@@ -164,12 +169,26 @@ impl App {
             let now = self.fleet.clock().now();
             let session = Session::of(set, hop, now);
             let demand = demand(set, prompt, (hop, session.as_ref()), &space.sequence, avoid);
+            let seed = space.rng.get_seed();
             let admitted =
                 set.selector.admit(&space.members, overlaps, &demand, &mut space.rows, now, &mut space.rng);
             self.counters.hash.observe(hashed - asked);
             self.counters.lookup.observe(looked_up - hashed);
             self.counters.admit.observe(looked_up.elapsed());
             self.counters.rows(space.rows.rows());
+            let ticket = prompt.recorded.as_ref().and_then(|name| {
+                let moment = Moment {
+                    set,
+                    generation: self.fleet.view().generation,
+                    prompt,
+                    demand: &demand,
+                    scratch: &space.rows,
+                    seed,
+                    clock: self.fleet.clock(),
+                    now,
+                };
+                self.decisions.keep(name, &moment, admitted.as_ref().map(|(choice, _)| choice))
+            });
             let (choice, booking) = admitted?;
             self.counters.choice(&choice);
             let session = session.and_then(|session| {
@@ -190,7 +209,7 @@ impl App {
             let predicted = choice.cost.and_then(|cost| cost.first_token());
             let times = || self.counters.first_tokens.of(&set.key);
             let first_token = FirstToken::expect(self.fleet.clock(), now, predicted, times);
-            Ok(Placed { choice, booking, session, first_token, member: Arc::clone(member) })
+            Ok(Placed { choice, booking, session, first_token, ticket, member: Arc::clone(member) })
         })
     }
 

@@ -78,12 +78,28 @@ pub(super) struct Send {
 pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     head.headers.remove(bypass::MARK);
+    let name = app.decisions.name(&mut head.headers);
+    name.tell(answer(app, surface, head, body, name.recorded()).await)
+}
+
+/// Answers a chat or a completion, whose decisions are `recorded` under that name if it has one.
+async fn answer(
+    app: Arc<App>,
+    surface: Surface,
+    head: Parts,
+    body: Body,
+    recorded: Option<Arc<str>>,
+) -> Response {
     let body = match read_body(&app, &head.headers, body).await {
         Ok(body) => body,
         Err(error) => return refuse(&app, surface, error),
     };
     let in_flight = InFlight::enter(&app.counters, surface);
-    match ask(&app, surface, &head.headers, &body).await {
+    let asked = ask(&app, surface, &head.headers, &body).await.map(|mut asked| {
+        asked.prompt.recorded = recorded;
+        asked
+    });
+    match asked {
         Ok(asked) if asked.hints.query_only => in_flight.refuse(query_elsewhere()),
         Ok(asked) => match app.split(&asked.set, &asked.hints) {
             Ok(None) => send(app, in_flight, head, asked.whole()).await,
@@ -212,7 +228,14 @@ pub(super) async fn ask(
         _ if hints.has_nvext => fields.rewrite(&["nvext"], None),
         _ => body.clone(),
     };
-    Ok(Asked { model, set, prompt: Prompt { tokens, lora, salt, streams }, hints, body: forwarded, streams })
+    Ok(Asked {
+        model,
+        set,
+        prompt: Prompt { tokens, lora, salt, streams, recorded: None },
+        hints,
+        body: forwarded,
+        streams,
+    })
 }
 
 fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, ApiError> {
@@ -303,7 +326,7 @@ pub(super) fn respond(
 ) -> Response {
     let watch = Watch::new(&answer, in_flight, &placed, prefiller.is_some());
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, prefiller));
-    let response = answer.relay(watch.holding(placed.booking, placed.session, placed.first_token));
+    let response = answer.relay(watch.holding(placed));
     match annotator {
         Some(annotator) => crate::proxy::annotate(response, annotator).map(Body::new),
         None => response.map(Body::new),

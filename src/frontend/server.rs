@@ -6,7 +6,13 @@ use thiserror::Error;
 use tokio::{net::TcpListener, task::AbortHandle};
 use tracing::{debug, info, warn};
 
-use super::{admin, app::App, listener::Server, public};
+use super::{
+    admin,
+    app::App,
+    decision_log::{LogFileError, Recorder},
+    listener::Server,
+    public,
+};
 
 /// A frontend that could not start.
 #[derive(Debug, Error)]
@@ -35,6 +41,9 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// Decisions cannot be recorded.
+    #[error(transparent)]
+    DecisionLog(#[from] LogFileError),
 }
 
 /// A running frontend. Dropping it stops it at once; [`Frontend::stop`] lets open requests finish.
@@ -51,11 +60,14 @@ pub struct Frontend {
 const LEASE_SWEEP: Duration = Duration::from_millis(250);
 
 impl Frontend {
-    /// Opens both listeners and serves.
+    /// Opens the decision log, if there is to be one, and both listeners, and serves.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running.
-    pub async fn start(app: App) -> Result<Self, StartError> {
+    pub async fn start(mut app: App) -> Result<Self, StartError> {
+        if let Some(log) = &app.settings.decision_log {
+            app.decisions = Recorder::open(log)?;
+        }
         let settings = &app.settings;
         let public = listen(settings.public, "clients", "--port").await?;
         let admin = listen(settings.admin, "the admin listener", "--admin-port").await?;
@@ -96,6 +108,11 @@ impl Frontend {
         }
         // The admin listener's requests are short; a scrape that hangs must not hold the exit.
         self.admin_server.stop(Duration::from_secs(1)).await;
+        // Cut requests have said how they ended by now.
+        let app = Arc::clone(&self.app);
+        if !matches!(tokio::task::spawn_blocking(move || app.decisions.flush()).await, Ok(true)) {
+            warn!("the decision log was not written to its end");
+        }
         debug!("frontend stopped");
         drained
     }

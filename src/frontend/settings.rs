@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::admin_token::AdminToken;
+use super::{admin_token::AdminToken, decision_log::DecisionLogSettings};
 use crate::{
     fleet::{Namespaces, OnConfigMismatch},
     proxy::PoolSettings,
@@ -38,6 +38,8 @@ pub struct FrontendSettings {
     /// What becomes of a request whose prefill workers are known and cannot serve it. Default
     /// [`PrefillFallback::None`].
     pub prefill_fallback: PrefillFallback,
+    /// Where decisions are recorded. Default: nowhere.
+    pub decision_log: Option<DecisionLogSettings>,
     /// Connections to workers.
     pub upstream: PoolSettings,
 }
@@ -55,6 +57,7 @@ impl Default for FrontendSettings {
             namespaces: Namespaces::Every,
             enforce_disagg: false,
             prefill_fallback: PrefillFallback::None,
+            decision_log: None,
             upstream: PoolSettings::default(),
         }
     }

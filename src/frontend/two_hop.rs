@@ -15,7 +15,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use http::{HeaderValue, header, request::Parts};
+use http::{HeaderValue, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, Limited};
 use serde_json::{Value, json};
 use tracing::warn;
@@ -25,6 +25,7 @@ use super::{
     bootstrap,
     bypass::{self, Tried},
     counters::{Counters, Handover},
+    decision_log::Ticket,
     error::ApiError,
     first_token::FirstToken,
     handover::{decode_body, handover, one_answer, one_prompt, prefill_body},
@@ -38,7 +39,7 @@ use super::{
 use crate::{
     fleet::{PrefillPool, RankMember, SessionUse, SetView, WorkerType},
     load::Booking,
-    proxy::{Answer, Observer, Usage},
+    proxy::{Answer, End, Observer, Usage},
     select::{Mode, Phase, Pin, PinField, RefusalKind},
     slot::WorkerId,
 };
@@ -340,9 +341,10 @@ pub(super) async fn read_whole(app: &App, answer: Answer, placed: Placed) -> Res
         return Err(Failure::Answered(Box::new((answer, placed))));
     }
     let worker = placed.choice.worker;
-    let Placed { booking, session, first_token, member, .. } = placed;
-    let watch =
-        Prefilling { booking, _session: session, first_token, member, counters: Arc::clone(&app.counters) };
+    let Placed { booking, session, first_token, ticket, member, .. } = placed;
+    let status = answer.status();
+    let counters = Arc::clone(&app.counters);
+    let watch = Prefilling { booking, _session: session, first_token, ticket, status, member, counters };
     let read = Limited::new(answer.relay(watch).into_body(), LIMIT).collect().await;
     read.map(http_body_util::Collected::to_bytes).map_err(|error| {
         warn!(%worker, %error, "prefill failed: its answer broke off");
@@ -380,6 +382,8 @@ struct Prefilling {
     booking: Booking,
     _session: Option<SessionUse>,
     first_token: FirstToken,
+    ticket: Option<Ticket>,
+    status: StatusCode,
     member: Arc<RankMember>,
     counters: Arc<Counters>,
 }
@@ -387,9 +391,21 @@ struct Prefilling {
 impl Observer for Prefilling {
     fn first_byte(&mut self) {
         self.first_token.came(&self.booking);
+        if let Some(ticket) = &mut self.ticket {
+            ticket.first_token();
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.end(self.status, watch::outcome(end, self.status));
+        }
     }
 
     fn usage(&mut self, usage: Usage) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.usage(usage);
+        }
         watch::note_usage(&self.counters, &self.member, usage);
     }
 }

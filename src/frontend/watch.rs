@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{
     app::{App, unix_ms},
     counters::{Counters, Outcome, Surface},
+    decision_log::Ticket,
     error::ApiError,
     first_token::FirstToken,
     hints::Metadata,
@@ -94,14 +95,10 @@ impl Watch {
         Self { status: answer.status(), streams, received_ms, member, prefilled, in_flight }
     }
 
-    /// The observer that holds `booking`, and the request's part in its session, until the answer is over.
-    pub(super) fn holding(
-        self,
-        booking: Booking,
-        session: Option<SessionUse>,
-        first_token: FirstToken,
-    ) -> Relayed {
-        Relayed { watch: self, booking, _session: session, first_token, usage: None }
+    /// The observer that holds what was booked, and the request's part in its session, until the answer is over.
+    pub(super) fn holding(self, placed: Placed) -> Relayed {
+        let Placed { booking, session, first_token, ticket, .. } = placed;
+        Relayed { watch: self, booking, _session: session, first_token, ticket, usage: None }
     }
 
     /// What the client asked to be told about its own request. Dynamo's `kv_hit_rate` is not among it: it
@@ -131,6 +128,7 @@ pub(super) struct Relayed {
     booking: Booking,
     _session: Option<SessionUse>,
     first_token: FirstToken,
+    ticket: Option<Ticket>,
     usage: Option<Usage>,
 }
 
@@ -146,6 +144,9 @@ impl Observer for Relayed {
 
     fn first_token(&mut self) {
         self.first_token.came(&self.booking);
+        if let Some(ticket) = &mut self.ticket {
+            ticket.first_token();
+        }
     }
 
     fn output(&mut self, steps: u32) {
@@ -154,19 +155,30 @@ impl Observer for Relayed {
 
     fn usage(&mut self, usage: Usage) {
         self.usage = Some(usage);
+        if let Some(ticket) = &mut self.ticket {
+            ticket.usage(usage);
+        }
     }
 
     fn end(&mut self, end: End) {
-        let outcome = match end {
-            End::Complete => Outcome::of_status(self.watch.status),
-            End::Cut(_) => Outcome::Cut,
-            End::Dropped => Outcome::Cancelled,
-        };
+        let outcome = outcome(end, self.watch.status);
         self.watch.in_flight.end(outcome);
+        if let Some(ticket) = &mut self.ticket {
+            ticket.end(self.watch.status, outcome);
+        }
         // A decode engine counts what it took over as cached, which says nothing of any cache.
         if let Some(usage) = self.usage.filter(|_| !self.watch.prefilled) {
             note_usage(&self.watch.in_flight.counters, &self.watch.member, usage);
         }
+    }
+}
+
+/// How a request ended whose answer of that status ended so.
+pub(super) fn outcome(end: End, status: StatusCode) -> Outcome {
+    match end {
+        End::Complete => Outcome::of_status(status),
+        End::Cut(_) => Outcome::Cut,
+        End::Dropped => Outcome::Cancelled,
     }
 }
 
@@ -183,7 +195,7 @@ pub(super) fn note_usage(counters: &Counters, member: &RankMember, usage: Usage)
 /// Relays what a prefill worker answered in place of a prefill.
 pub(super) fn relay_failure((answer, placed): (Answer, Placed), in_flight: InFlight) -> Response {
     let watch = Watch::new(&answer, in_flight, &placed, false);
-    answer.relay(watch.holding(placed.booking, placed.session, placed.first_token)).map(Body::new)
+    answer.relay(watch.holding(placed)).map(Body::new)
 }
 
 /// `nvext` of a response, by opt-in.

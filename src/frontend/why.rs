@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::select::{
-    Choice, Row,
+    Mode, Row,
     cost::{Cost, blocks::BlockCost, time::TimeCost},
 };
 
@@ -52,17 +52,17 @@ pub(super) fn cost_object(cost: &Cost) -> Value {
     object
 }
 
-/// One sentence on why the candidate at `position` of `rows` won or lost.
-pub(super) fn why(position: usize, row: &Row, choice: Option<&Choice>, rows: &[Row]) -> String {
+/// One sentence on why the candidate at `position` of `rows` won or lost against the one that was `chosen`, by which mode.
+pub(super) fn why(position: usize, row: &Row, chosen: Option<(usize, Mode)>, rows: &[Row]) -> String {
     if let Some(exclusion) = row.exclusion {
         return format!("excluded: {exclusion}");
     }
-    let Some(choice) = choice else { return "not reached: the request was refused".to_owned() };
-    if choice.row == position {
+    let Some((winner, mode)) = chosen else { return "not reached: the request was refused".to_owned() };
+    if winner == position {
         let session = if row.tied.is_some() { ", where the session is" } else { "" };
-        return format!("chosen by {}{session}", choice.mode);
+        return format!("chosen by {mode}{session}");
     }
-    let winner = &rows[choice.row];
+    let winner = &rows[winner];
     let devices = weights_apart(row, winner);
     let told = match (&row.cost, &winner.cost) {
         (Some(own), Some(best)) if own.total() > best.total() => match (own, best) {
@@ -74,7 +74,7 @@ pub(super) fn why(position: usize, row: &Row, choice: Option<&Choice>, rows: &[R
             "{} requests in flight against the chosen one's {}",
             row.load.requests, winner.load.requests
         ),
-        _ => format!("not picked by {}", choice.mode),
+        _ => format!("not picked by {mode}"),
     };
     told + &devices
 }

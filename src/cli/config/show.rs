@@ -111,6 +111,7 @@ fn values(
         PrefillFallback::None => "none",
         PrefillFallback::Decode => "decode",
     };
+    let decision_log = settings.decision_log.as_ref().map_or_else(|| "unset".to_owned(), ToString::to_string);
     vec![
         ("host", settings.public.ip().to_string(), below.host.is_some()),
         ("port", settings.public.port().to_string(), below.port.is_some()),
@@ -132,6 +133,7 @@ fn values(
         ("on-config-mismatch", settings.on_config_mismatch.to_string(), below.on_config_mismatch.is_some()),
         ("retries", settings.retries.to_string(), below.retries.is_some()),
         ("prefill-fallback", fallback.to_owned(), below.prefill_fallback.is_some()),
+        ("decision-log", decision_log, below.decision_log.is_some()),
     ]
 }
 

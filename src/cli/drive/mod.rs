@@ -135,6 +135,7 @@ impl DriveCommand {
                 router,
                 public: local,
                 admin: local,
+                decision_log: None,
             })
             .await?;
             let url = format!("http://{}", fleet.frontend.public_addr()).parse()?;

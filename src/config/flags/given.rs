@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Environment, EnvironmentError, Field, Role, RouterFlags, RouterSection, TABLE, Value, Warning, row,
+    Environment, EnvironmentError, Field, Role, RouterFlags, RouterSection, Row, TABLE, Value, Warning, row,
     table::REFUSED_VARIABLES, tuning,
 };
 
@@ -98,6 +98,11 @@ impl fmt::Display for Setting {
 }
 
 impl Settings {
+    /// What `setting` says of each row.
+    pub(super) fn of(setting: impl Fn(&'static Row) -> Setting) -> Self {
+        Self(TABLE.iter().map(setting).collect())
+    }
+
     /// A field's setting.
     #[must_use]
     pub fn get(&self, field: Field) -> &Setting {

@@ -30,6 +30,7 @@ mod table;
 mod tuning;
 mod value;
 mod warning;
+mod what_if;
 
 pub use build::{BuildError, Built, OfTheFrontend, build_router_config, problems};
 pub use environment::{Environment, EnvironmentError};
@@ -45,3 +46,4 @@ pub use table::{TABLE, row};
 pub(in crate::config) use tuning::changed_weights;
 pub use value::Value;
 pub use warning::Warning;
+pub use what_if::{Changes, Unanswerable};

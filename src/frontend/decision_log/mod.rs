@@ -1,0 +1,24 @@
+//! The log of decisions: who was chosen for a request, from what, and what came of it.
+//!
+//! With `--decision-log` every request has a name, which its answer carries, and the decisions of those that are sampled are
+//! kept twice: the last of them in memory, for `GET /v1/route/decisions/ID`, and all of them in a file, for `kvroute simulate
+//! --decisions`. A decision is copied on the thread that made it, after the admission; all else is the work of one thread, behind a
+//! bounded queue. What does not fit is counted and lost: routing never waits for a disk.
+//!
+//! Without the flag nothing of this is done. What a record holds is in [`decisions`](crate::decisions); nothing of it
+//! tells what a prompt says.
+
+mod file;
+mod memory;
+mod page;
+mod queue;
+mod recorder;
+mod settings;
+mod ticket;
+mod writer;
+
+pub use file::LogFileError;
+pub(super) use memory::Kept;
+pub(super) use recorder::{Moment, Recorder};
+pub use settings::DecisionLogSettings;
+pub(super) use ticket::Ticket;

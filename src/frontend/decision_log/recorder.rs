@@ -1,0 +1,293 @@
+//! Which requests are recorded, and their decisions as they are made.
+
+use std::{
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use axum::response::Response;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use tracing::info;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    file::{LogFile, LogFileError},
+    memory::{Kept, Memory},
+    queue::{Item, Queue},
+    settings::DecisionLogSettings,
+    ticket::Ticket,
+    writer::Writer,
+};
+use crate::{
+    decisions::{Decision, Outcome, Question, Rule, Verdict},
+    fleet::{Clock, SetView},
+    frontend::{app::unix_ms, place::Prompt},
+    select::{Choice, Demand, Refusal, Row, Scratch, Selector},
+};
+
+/// Records decisions, if they are to be.
+#[derive(Default)]
+pub(in crate::frontend) struct Recorder(Option<Log>);
+
+/// A log that is open.
+pub(super) struct Log {
+    sample: f64,
+    pub(super) queue: Arc<Queue>,
+    pub(super) memory: Memory,
+    /// The rule of each selector that recorded anything and is still there.
+    rules: Mutex<Vec<(Weak<Selector>, Arc<Rule>)>>,
+    /// Relaxed: numbers need only differ.
+    number: AtomicU64,
+}
+
+/// A request's name, where requests have one.
+pub(in crate::frontend) struct RequestName(Option<(Arc<str>, bool)>);
+
+/// A decision that was just made, in the words of whoever made it.
+pub(in crate::frontend) struct Moment<'a> {
+    pub(in crate::frontend) set: &'a SetView,
+    pub(in crate::frontend) generation: u64,
+    pub(in crate::frontend) prompt: &'a Prompt,
+    pub(in crate::frontend) demand: &'a Demand<'a>,
+    /// What it was made in.
+    pub(in crate::frontend) scratch: &'a Scratch,
+    /// The state of the random source before it.
+    pub(in crate::frontend) seed: u64,
+    pub(in crate::frontend) clock: Clock,
+    pub(in crate::frontend) now: Duration,
+}
+
+const NAME: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest name of a client's that is taken over.
+const LONGEST_NAME: usize = 128;
+
+impl Recorder {
+    /// Opens the log.
+    ///
+    /// # Errors
+    /// When the file cannot be begun.
+    pub(in crate::frontend) fn open(settings: &DecisionLogSettings) -> Result<Self, LogFileError> {
+        let path = settings.path.clone();
+        let file = LogFile::open(settings)?;
+        let (queue, waiting) = Queue::new();
+        let started = Writer::new(file, settings.max_bytes, waiting).start();
+        started.map_err(|error| LogFileError::Open { path: path.clone(), error })?;
+        info!(path = %path.display(), sample = settings.sample, "decisions are recorded");
+        Ok(Self(Some(Log {
+            sample: settings.sample,
+            queue: Arc::new(queue),
+            memory: Memory::default(),
+            rules: Mutex::default(),
+            number: AtomicU64::new(0),
+        })))
+    }
+
+    pub(super) const fn log(&self) -> Option<&Log> {
+        self.0.as_ref()
+    }
+
+    /// The name of a request: the one in its `x-request-id`, else one that is put there. None without a log.
+    pub(in crate::frontend) fn name(&self, headers: &mut HeaderMap) -> RequestName {
+        let Some(log) = &self.0 else { return RequestName(None) };
+        let given = headers.get(NAME).and_then(|value| value.to_str().ok());
+        let given = given.filter(|name| {
+            (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
+        });
+        let name: Arc<str> = match given {
+            Some(name) => name.into(),
+            None => format!("{:032x}", fastrand::u128(..)).into(),
+        };
+        // One that cannot be a name of ours passes on to the engine as it is.
+        if !headers.contains_key(NAME)
+            && let Ok(value) = HeaderValue::from_str(&name)
+        {
+            headers.insert(NAME, value);
+        }
+        let sampled = log.samples(&name);
+        RequestName(Some((name, sampled)))
+    }
+
+    /// Keeps a decision of the request `name`. The ticket of one that chose a worker says later what came of it.
+    pub(in crate::frontend) fn keep(
+        &self,
+        name: &str,
+        moment: &Moment<'_>,
+        made: Result<&Choice, &Refusal>,
+    ) -> Option<Ticket> {
+        let log = self.0.as_ref()?;
+        let kept = Arc::new(log.kept(name, moment, made));
+        log.memory.push(Arc::clone(&kept));
+        let (number, weak) = (kept.decision.number, Arc::downgrade(&kept));
+        let queued = log.queue.put(Item::Decision(kept));
+        made.is_ok().then(|| Ticket {
+            queue: Arc::clone(&log.queue),
+            queued,
+            number,
+            kept: weak,
+            clock: moment.clock,
+            booked: moment.now,
+            outcome: Outcome::default(),
+        })
+    }
+
+    /// The decisions of a request that memory still has, the first made first.
+    pub(in crate::frontend) fn of(&self, request: &str) -> Vec<Arc<Kept>> {
+        self.0.as_ref().map_or_else(Vec::new, |log| log.memory.of(request))
+    }
+
+    /// How long decisions can be asked about, in a sentence.
+    pub(in crate::frontend) fn how_long(&self) -> String {
+        let Some(log) = &self.0 else {
+            return "decisions can be asked about with --decision-log only".to_owned();
+        };
+        let (most, bytes) = log.memory.limits();
+        let (count, _, oldest) = log.memory.extent();
+        let age = oldest.map_or(0, |at| unix_ms().saturating_sub(at) / 1000);
+        format!(
+            "the last {most} recorded decisions are kept, in at most {} MiB: now {count}, the oldest from {age} seconds ago; of \
+             all requests a share of {} is recorded (sample= in --decision-log), and the log's file has the older ones",
+            bytes >> 20,
+            log.sample
+        )
+    }
+
+    /// Waits until the file has all that was recorded, for a while; whether it has.
+    pub(in crate::frontend) fn flush(&self) -> bool {
+        self.0.as_ref().is_none_or(|log| log.queue.flush())
+    }
+}
+
+impl Log {
+    /// By the name, so that all decisions of a request are recorded or none is.
+    fn samples(&self, name: &str) -> bool {
+        let draw = (xxh3_64(name.as_bytes()) >> 11) as f64 / (1_u64 << 53) as f64;
+        draw < self.sample
+    }
+
+    fn kept(&self, name: &str, moment: &Moment<'_>, made: Result<&Choice, &Refusal>) -> Kept {
+        let Moment { set, prompt, scratch, .. } = moment;
+        let decision = Decision {
+            number: self.number.fetch_add(1, Relaxed),
+            request: name.to_owned(),
+            at_ms: unix_ms(),
+            generation: moment.generation,
+            rule: self.rule(set),
+            question: Question::of(moment.demand),
+            turn: scratch.turn(),
+            now: moment.now,
+            seed: moment.seed,
+            rows: scratch.rows().iter().map(|row| Row { cost: None, ..*row }).collect(),
+            verdict: Verdict::of(made),
+        };
+        Kept {
+            decision,
+            config: Arc::clone(&set.config),
+            set_state: set.state().name(),
+            config_from: set.source.name(),
+            tokens_from: prompt.tokens.source.name(),
+            tokens_complete: prompt.tokens.complete,
+            tokens_problem: prompt.tokens.problem.clone(),
+            outcome: OnceLock::new(),
+        }
+    }
+
+    /// The rule of a set: one for all decisions of a selector, which is what the set has under one configuration.
+    fn rule(&self, set: &SetView) -> Arc<Rule> {
+        let fingerprint = || set.admitted.map(|fingerprint| fingerprint.to_string());
+        let mut rules = self.rules.lock();
+        let of_set = |(selector, _): &&(Weak<Selector>, _)| selector.as_ptr() == Arc::as_ptr(&set.selector);
+        if let Some((_, rule)) = rules.iter().find(of_set)
+            && rule.fingerprint == fingerprint()
+        {
+            return Arc::clone(rule);
+        }
+        rules.retain(|known| known.0.strong_count() > 0 && !of_set(&known));
+        let rule = Arc::new(Rule {
+            worker_set: set.key.to_string(),
+            model: set.key.model.clone(),
+            fingerprint: fingerprint(),
+            block_size: set.block_size,
+            mode: set.selector.mode(),
+            tuning: *set.selector.tuning(),
+        });
+        rules.push((Arc::downgrade(&set.selector), Arc::clone(&rule)));
+        rule
+    }
+}
+
+impl RequestName {
+    /// The name, if the request's decisions are to be recorded.
+    pub(in crate::frontend) fn recorded(&self) -> Option<Arc<str>> {
+        self.0.as_ref().filter(|(_, sampled)| *sampled).map(|(name, _)| Arc::clone(name))
+    }
+
+    /// Tells the client by what name its request is known.
+    pub(in crate::frontend) fn tell(&self, mut response: Response) -> Response {
+        if let Some((name, _)) = &self.0
+            && let Ok(value) = HeaderValue::from_str(name)
+        {
+            response.headers_mut().insert(NAME, value);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+
+    fn recorder(sample: f64) -> (Recorder, tempfile::TempDir) {
+        let folder = tempdir().unwrap();
+        let settings = DecisionLogSettings { sample, ..DecisionLogSettings::new(folder.path().join("d")) };
+        (Recorder::open(&settings).unwrap(), folder)
+    }
+
+    fn named(recorder: &Recorder, name: &'static str) -> (RequestName, HeaderMap) {
+        let mut headers = HeaderMap::from_iter([(NAME, HeaderValue::from_static(name))]);
+        (recorder.name(&mut headers), headers)
+    }
+
+    #[test]
+    fn a_share_of_the_requests_is_recorded_and_always_the_same_ones() {
+        let (recorder, _folder) = recorder(0.25);
+        let names: Vec<_> = (0..4000).map(|_| recorder.name(&mut HeaderMap::new())).collect();
+        let recorded: Vec<_> = names.iter().filter_map(RequestName::recorded).collect();
+        assert!((850..1150).contains(&recorded.len()), "{}", recorded.len());
+        for name in &recorded {
+            let mut headers = HeaderMap::from_iter([(NAME, HeaderValue::from_str(name).unwrap())]);
+            assert_eq!(recorder.name(&mut headers).recorded().as_deref(), Some(&**name));
+        }
+    }
+
+    #[test]
+    fn a_client_s_name_is_taken_over_where_it_is_one() {
+        let (recorder, _folder) = recorder(1.0);
+        assert_eq!(named(&recorder, "job/7:a").0.recorded().as_deref(), Some("job/7:a"));
+        for odd in ["", "two words", "\u{e9}"] {
+            let value = HeaderValue::from_str(odd).unwrap();
+            let mut headers = HeaderMap::from_iter([(NAME, value.clone())]);
+            let name = recorder.name(&mut headers).recorded().unwrap();
+            assert_eq!(name.len(), 32, "{odd:?}");
+            assert_eq!(headers[NAME], value, "what the client sent passes on");
+        }
+        let mut headers = HeaderMap::new();
+        let name = recorder.name(&mut headers);
+        assert_eq!(headers[NAME], name.recorded().as_deref().unwrap());
+        assert_eq!(name.tell(Response::default()).headers()[NAME], headers[NAME]);
+    }
+
+    #[test]
+    fn without_a_log_nothing_is_touched() {
+        let mut headers = HeaderMap::new();
+        let name = Recorder::default().name(&mut headers);
+        assert!(headers.is_empty() && name.recorded().is_none());
+        assert!(name.tell(Response::default()).headers().is_empty());
+    }
+}
