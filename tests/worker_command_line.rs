@@ -319,25 +319,23 @@ async fn review_finding_09_following_events_and_publishing_them_are_set_apart() 
         let rig = frontend().await;
         let worker = mock(&rig, flags, &[]);
         let set = set(&rig).await;
-        let publishes = rig.workers().await[0]["stream"]["state"] != "absent";
+        let stream = rig.workers().await[0]["stream"].clone();
         drop(worker);
-        (publishes, set["router_config"].clone())
+        let follows = !["absent", "approximate"].contains(&stream["state"].as_str().unwrap());
+        (!stream["endpoint"].is_null(), follows, set["router_config"].clone())
     };
     // Whether the worker announces events is one thing, what it asks of routers another, in both directions.
     let follow = ["--router-mode", "kv", "--router-kv-events"];
-    let (publishes, asked) = registered(&[&follow[..], &["--no-publish-kv-events"]].concat()).await;
-    let (publishes_too, asked_too) = registered(&[&follow[..], &["--publish-kv-events"]].concat()).await;
-    assert_eq!((publishes, publishes_too), (false, true));
+    let (silent, nothing, asked) = registered(&[&follow[..], &["--no-publish-kv-events"]].concat()).await;
+    let (publishes, follows, asked_too) = registered(&[&follow[..], &["--publish-kv-events"]].concat()).await;
+    assert_eq!(((silent, nothing), (publishes, follows)), ((false, false), (true, true)));
     assert_eq!(asked, asked_too);
-    // Routers are asked to give events no weight; the worker announces them all the same.
-    let (publishes, asked) = registered(&["--load-aware"]).await;
-    assert!(publishes);
-    assert_eq!(asked["kv_router_config"]["overlap_score_credit"], 0.0);
-    // The router's flag is not taken for the worker's.
-    refused(
-        &["worker", "mock", "--router-mode", "kv", "--no-router-kv-events"],
-        &["--no-router-kv-events", "not in this version"],
-    );
+    // Routers are asked to leave events alone; the worker announces them all the same.
+    for flags in [&["--load-aware"][..], &["--router-mode", "kv", "--no-router-kv-events"]] {
+        let (publishes, follows, asked) = registered(flags).await;
+        assert_eq!((publishes, follows), (true, false), "{flags:?}");
+        assert_eq!(asked["kv_router_config"]["use_kv_events"], false);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

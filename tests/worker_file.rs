@@ -55,7 +55,7 @@ async fn a_worker_is_what_its_file_says() {
     assert_eq!(set["router_config"]["router_mode"], "k_v");
     assert_eq!(set["router_config"]["kv_router_config"]["overlap_score_credit"], 2.5);
     let registered = &rig.workers().await[0];
-    assert_eq!((&registered["id"], &registered["stream"]["state"]), (&json!(7), &json!("absent")));
+    assert_eq!((&registered["id"], &registered["stream"]["state"]), (&json!(7), &json!("approximate")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,7 +67,7 @@ impl Ranks<'_> {
         let (key, tuning, room) = (&cohort.index_key, &cohort.config.tuning, info.spec.total_kv_blocks);
         let Some(events) = of_rank(&checked.events)?.filter(|_| tuning.use_kv_events) else {
             let limits = guesses(cohort, checked).then(|| approximate(tuning, room));
-            let expected = limits.and_then(|limits| self.streams.expect(key, slot, limits));
+            let expected = limits.and_then(|limits| self.streams.expect(key, slot, slot, limits));
             let expected = expected.map(|kept_by| Expected { slot, kept_by });
             let state = if expected.is_some() { StreamState::Approximate } else { StreamState::Absent };
             let status = Arc::new(StreamStatus::new(state));
@@ -88,7 +88,7 @@ impl Ranks<'_> {
         self.streams.open(key, source, Arc::clone(&status)).map_err(RegistrationError::Stream)?;
         let expected = predicted(tuning, room).and_then(|limits| {
             let beside = self.slots.allocate();
-            let kept_by = self.streams.expect(key, beside, limits);
+            let kept_by = self.streams.expect(key, slot, beside, limits);
             if kept_by.is_none() {
                 self.slots.release(beside);
             }

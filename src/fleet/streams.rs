@@ -62,9 +62,16 @@ pub trait Streams: Send + Sync {
     /// What is wrong with the endpoint, for whoever registered the worker. There is then nothing to close.
     fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String>;
     /// A rank came of which it is guessed what it has cached, from what it is sent: `slot` is to hold that, within `limits`, until
-    /// it is closed. Who guesses is told by what is returned; `None` if nobody does.
-    fn expect(&self, key: &IndexKey, slot: Slot, limits: ExpectedLimits) -> Option<Box<dyn Expectations>> {
-        let _ = (key, slot, limits);
+    /// it is closed. It is `rank`, the rank's own slot, or one beside it, which is emptied whenever the stream of `rank` says
+    /// that its cache is empty. Who guesses is told by what is returned; `None` if nobody does.
+    fn expect(
+        &self,
+        key: &IndexKey,
+        rank: Slot,
+        slot: Slot,
+        limits: ExpectedLimits,
+    ) -> Option<Box<dyn Expectations>> {
+        let _ = (key, rank, slot, limits);
         None
     }
     /// A rank is gone: close its stream, if it had one, and drop its blocks. Called once for every slot that was

@@ -81,10 +81,11 @@ impl Ingestor {
     }
 
     /// Expects what is told to be sent to a rank to be cached there, and writes that to the index as what `slot` holds, until
-    /// that is retired.
-    pub(super) fn expect(&self, slot: Slot, limits: ExpectedLimits) -> Option<Notices> {
+    /// that is retired. Slots that are given out one after the other may be in different shards; then what the stream of `rank`
+    /// says of its cache is not heard there.
+    pub(super) fn expect(&self, rank: Slot, slot: Slot, limits: ExpectedLimits) -> Option<Notices> {
         let queue = self.queue(slot)?.clone();
-        queue.send(Job::Begin(slot, limits)).ok()?;
+        queue.send(Job::Begin { rank, slot, limits }).ok()?;
         Some(Notices { slot, queue, counters: Arc::clone(&self.counters) })
     }
 
@@ -123,8 +124,12 @@ pub(super) enum Job {
     Retire(Slot),
     /// A rank comes whose cache has room for so many blocks.
     Expect(Slot, u64),
-    /// A rank comes that is expected to cache what it is sent.
-    Begin(Slot, ExpectedLimits),
+    /// A rank comes that is expected to cache what it is sent, which `slot` holds.
+    Begin {
+        rank: Slot,
+        slot: Slot,
+        limits: ExpectedLimits,
+    },
     /// A prompt was sent to such a rank.
     Sent(Slot, Vec<Block>),
     /// Such a rank may have lost its cache.
@@ -188,6 +193,7 @@ impl Applier {
                 Job::Clear(slot, gate) => {
                     let gone = self.writer.apply(slot, &Event::Cleared(None));
                     self.counters.note_blocks(gone);
+                    self.expecting.emptied(slot, &mut self.writer);
                     gate.status().set_cursor(None);
                 }
                 Job::State(state, ticket, gate) => gate.grant(state, ticket),
@@ -201,7 +207,7 @@ impl Applier {
                     self.rooms.insert(slot.index, room);
                     self.writer.expect(self.rooms.values().sum::<u64>().min(MOST_EXPECTED) as usize);
                 }
-                Job::Begin(slot, limits) => self.expecting.begin(slot, limits),
+                Job::Begin { rank, slot, limits } => self.expecting.begin(rank, slot, limits),
                 Job::Sent(slot, prompt) => self.expecting.sent(slot, &prompt, &mut self.writer),
                 Job::Doubt(slot) => self.expecting.doubt(slot, &mut self.writer),
             }
@@ -220,6 +226,9 @@ impl Applier {
         let events: SmallVec<[(Slot, &Event); 32]> =
             batch.events.iter().map(|event| (batch.slot, event)).collect();
         self.writer.apply_all(&events, |event, applied| self.counters.note_applied(event, applied));
+        if batch.events.iter().any(|event| matches!(event, Event::Cleared(None))) {
+            self.expecting.emptied(batch.slot, &mut self.writer);
+        }
         let lag = if batch.timestamp_ms == 0 { 0 } else { unix_ms().saturating_sub(batch.timestamp_ms) };
         batch.gate.status().note_batch(batch.timestamp_ms, lag);
         // After the writes: whoever sees the cursor relies on them.
@@ -310,6 +319,35 @@ mod tests {
             vec![batch(&gate, 0, vec![stored(1)]), Job::Retire(SLOT), batch(&gate, 1, vec![stored(2)])];
         let (index, _) = applied(jobs);
         assert_eq!(index.blocks(SLOT), [0; 4]);
+    }
+
+    #[test]
+    fn what_was_sent_is_expected_until_the_rank_is_empty_or_in_doubt_or_gone() {
+        const BESIDE: Slot = Slot { index: 1, generation: 0 };
+        let gate = unproven();
+        let limits = ExpectedLimits { ttl: None, most: 100 };
+        let begin = |slot| Job::Begin { rank: SLOT, slot, limits };
+        let sent = |slot| {
+            let prompt = [1, 2].map(|block| (BlockHash(block), crate::hash::SequenceHash(block)));
+            Job::Sent(slot, prompt.to_vec())
+        };
+        let held = |jobs: Vec<Job>, slot| applied(jobs).0.blocks(slot)[Tier::Gpu.index()];
+        assert_eq!(held(vec![begin(BESIDE), sent(BESIDE), sent(BESIDE)], BESIDE), 2);
+        assert_eq!(held(vec![sent(BESIDE)], BESIDE), 0, "nobody expects anything of it");
+        for (end, left) in [
+            (Job::Clear(SLOT, Arc::clone(&gate)), 0),
+            (batch(&gate, 1, vec![Event::Cleared(None)]), 0),
+            (batch(&gate, 1, vec![Event::Cleared(Some(Tier::Host))]), 2),
+            (batch(&gate, 1, vec![stored(1)]), 2),
+            (Job::Doubt(BESIDE), 0),
+            (Job::Retire(BESIDE), 0),
+            (Job::Retire(SLOT), 2),
+        ] {
+            assert_eq!(held(vec![begin(BESIDE), sent(BESIDE), end], BESIDE), left);
+        }
+        // A rank without events is its own.
+        assert_eq!(held(vec![begin(SLOT), sent(SLOT)], SLOT), 2);
+        assert_eq!(held(vec![begin(SLOT), sent(SLOT), Job::Retire(SLOT), sent(SLOT)], SLOT), 0);
     }
 
     #[test]

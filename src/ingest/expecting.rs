@@ -44,7 +44,7 @@ impl Expectations for Notices {
     }
 
     fn doubt(&self) {
-        // Nor does this: at worst the blocks stay until their time is over.
+        // Nor does this: at worst the blocks stay until their time is over, or others need their place.
         let _ = self.queue.try_send(Job::Doubt(self.slot));
     }
 }
@@ -53,6 +53,8 @@ impl Expectations for Notices {
 #[derive(Debug)]
 pub(super) struct Expecting {
     of: AHashMap<Slot, Expected>,
+    /// The slots beside those of ranks with events, by these.
+    beside: AHashMap<Slot, Slot>,
     epoch: Instant,
     /// When to look for blocks whose time is over.
     due: Option<Duration>,
@@ -60,15 +62,27 @@ pub(super) struct Expecting {
 
 impl Expecting {
     pub(super) fn new() -> Self {
-        Self { of: AHashMap::new(), epoch: Instant::now(), due: None }
+        Self { of: AHashMap::new(), beside: AHashMap::new(), epoch: Instant::now(), due: None }
     }
 
-    pub(super) fn begin(&mut self, slot: Slot, limits: ExpectedLimits) {
+    pub(super) fn begin(&mut self, rank: Slot, slot: Slot, limits: ExpectedLimits) {
         self.of.insert(slot, Expected::new(limits));
+        if rank != slot {
+            self.beside.insert(rank, slot);
+        }
     }
 
+    /// The slot has ended, a rank's own or one beside.
     pub(super) fn end(&mut self, slot: Slot) {
         self.of.remove(&slot);
+        self.beside.remove(&slot);
+    }
+
+    /// The cache of `rank` is empty, its events say.
+    pub(super) fn emptied(&mut self, rank: Slot, writer: &mut IndexWriter) {
+        if let Some(&beside) = self.beside.get(&rank) {
+            self.doubt(beside, writer);
+        }
     }
 
     /// A slot that has ended, or never began, is not listened to.

@@ -90,8 +90,14 @@ impl Streams for FleetStreams {
         Ok(())
     }
 
-    fn expect(&self, key: &IndexKey, slot: Slot, limits: ExpectedLimits) -> Option<Box<dyn Expectations>> {
-        let notices = self.ingestor(key)?.expect(slot, limits)?;
+    fn expect(
+        &self,
+        key: &IndexKey,
+        rank: Slot,
+        slot: Slot,
+        limits: ExpectedLimits,
+    ) -> Option<Box<dyn Expectations>> {
+        let notices = self.ingestor(key)?.expect(rank, slot, limits)?;
         Some(Box::new(notices))
     }
 
