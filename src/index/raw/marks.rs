@@ -129,6 +129,25 @@ impl SeatSet {
         }
     }
 
+    /// Adds all seats of `other`, whose own words may be anything afterwards.
+    #[inline(always)]
+    pub(in crate::index) fn unite(&mut self, other: &mut Self) {
+        // The longer one takes in the shorter one.
+        if self.0.len() < other.0.len() {
+            std::mem::swap(self, other);
+        }
+        other.0.iter().for_each(|&(word, bits)| self.add(word, bits));
+    }
+
+    /// Leaves those seats that are in `other` too.
+    #[inline(always)]
+    pub(in crate::index) fn keep(&mut self, other: &Self) {
+        self.0.retain_mut(|(word, bits)| {
+            *bits &= other.word(*word);
+            *bits != 0
+        });
+    }
+
     pub(in crate::index) fn add_seat(&mut self, seat: u32) {
         self.add(seat / 64, 1 << (seat % 64));
     }

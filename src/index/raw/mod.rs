@@ -19,6 +19,7 @@ mod child_table;
 mod compare;
 mod marks;
 mod name_table;
+mod paint;
 mod prefetch;
 mod rows;
 mod run;

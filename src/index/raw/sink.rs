@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
+    paint::{ones, paint},
     seat_table::{SeatTable, slot},
     shared::Shared,
     walk::{Path, Sink},
@@ -25,19 +26,23 @@ fn stretches(mut bits: u64) -> impl Iterator<Item = (u32, u32)> {
 
 /// Level sets of slots.
 impl Sink for Answer {
+    const IS_DENSE: bool = false;
+
     #[inline(always)]
-    fn seats(&mut self, table: &SeatTable, depth: u32, word: u32, bits: u64) {
-        let tenants = table.tenants(word);
-        if bits == 0 || tenants.is_empty() {
-            // No tenants: the words of a piece that was recycled meanwhile. The pass will be dropped.
-            return;
+    fn seats(&mut self, table: &SeatTable, depth: u32, seats: &[(u32, u64)]) {
+        for &(word, bits) in seats {
+            let tenants = table.tenants(word);
+            if bits == 0 || tenants.is_empty() {
+                // No tenants: the words of a piece that was recycled meanwhile. The pass will be dropped.
+                continue;
+            }
+            let start = self.begin_level(depth);
+            for (from, count) in stretches(bits) {
+                let tenants = &tenants[from as usize..(from + count) as usize];
+                self.slots.extend(tenants.iter().map(|tenant| slot(tenant.load(Relaxed))));
+            }
+            self.end_level(depth, start);
         }
-        let start = self.begin_level(depth);
-        for (from, count) in stretches(bits) {
-            let tenants = &tenants[from as usize..(from + count) as usize];
-            self.slots.extend(tenants.iter().map(|tenant| slot(tenant.load(Relaxed))));
-        }
-        self.end_level(depth, start);
     }
 
     #[inline(always)]
@@ -76,23 +81,47 @@ impl Depths<'_> {
             *place = depth;
         }
     }
+
+    #[inline(always)]
+    fn set_all(&mut self, table: &SeatTable, depth: u32, seats: &[(u32, u64)]) {
+        for &(word, bits) in seats {
+            // In an index of one shard a seat nearly always has the number of its slot, which is the slot's index.
+            let elsewhere = if self.shards == 1 { table.moved(word) & bits } else { bits };
+            let here = bits & !elsewhere;
+            let first = word as usize * 64;
+            match self.depths.get_mut(first..).and_then(|places| places.first_chunk_mut()) {
+                Some(places) if here & here.wrapping_sub(1) != 0 => paint(places, here, depth),
+                _ => ones(here).for_each(|one| {
+                    if let Some(place) = self.depths.get_mut(first + one as usize) {
+                        *place = depth;
+                    }
+                }),
+            }
+            for one in ones(elsewhere) {
+                self.set(table.tenant(word * 64 + one).index, depth);
+            }
+        }
+    }
+
+    /// As [`Self::set_all`].
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    #[target_feature(enable = "avx2,bmi1")]
+    fn set_all_with_avx2(&mut self, table: &SeatTable, depth: u32, seats: &[(u32, u64)]) {
+        self.set_all(table, depth, seats);
+    }
 }
 
 impl Sink for Depths<'_> {
+    const IS_DENSE: bool = true;
+
     #[inline(always)]
-    fn seats(&mut self, table: &SeatTable, depth: u32, word: u32, bits: u64) {
-        // In an index of one shard a seat nearly always has the number of its slot, which is the slot's index.
-        let elsewhere = if self.shards == 1 { table.moved(word) & bits } else { bits };
-        let end = self.depths.len();
-        for (from, count) in stretches(bits & !elsewhere) {
-            let from = ((word * 64 + from) as usize).min(end);
-            self.depths[from..(from + count as usize).min(end)].fill(depth);
+    fn seats(&mut self, table: &SeatTable, depth: u32, seats: &[(u32, u64)]) {
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        if seats.len() > 1 && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") {
+            // SAFETY: the processor has what the function was compiled for.
+            return unsafe { self.set_all_with_avx2(table, depth, seats) };
         }
-        for (from, count) in stretches(elsewhere) {
-            for seat in word * 64 + from..word * 64 + from + count {
-                self.set(table.tenant(seat).index, depth);
-            }
-        }
+        self.set_all(table, depth, seats);
     }
 
     #[inline(always)]

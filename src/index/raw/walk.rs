@@ -32,6 +32,20 @@ pub(in crate::index) struct Path {
     pub(in crate::index) retries: u64,
 }
 
+impl Path {
+    /// The sets change places during a pass; so each gets the room that any of them has needed.
+    #[inline(always)]
+    fn even_out(&mut self) {
+        let sets = [&mut self.alive, &mut self.through, &mut self.group];
+        let most = sets.iter().map(|set| set.0.capacity()).max().unwrap_or(0);
+        for set in sets {
+            if set.0.capacity() < most {
+                set.0.reserve_exact(most - set.0.len());
+            }
+        }
+    }
+}
+
 /// A run on the way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
@@ -51,8 +65,12 @@ const PATIENCE: u32 = 16;
 
 /// Where a pass puts what it finds. A pass that is dropped leaves things behind: the sink is wound back before the next one.
 pub(in crate::index) trait Sink {
-    /// These of the 64 seats from `64 * word` on hold exactly `depth` blocks.
-    fn seats(&mut self, table: &SeatTable, depth: u32, word: u32, bits: u64);
+    /// Whether slots may be put here again with more blocks, and the last time counts. Then everybody is put here at once who
+    /// holds what was found so far, while the memory brings what comes next; and nothing is asked of slower tiers.
+    const IS_DENSE: bool;
+
+    /// These seats, as sparse words, hold `depth` blocks.
+    fn seats(&mut self, table: &SeatTable, depth: u32, seats: &[(u32, u64)]);
 
     /// This seat, whose number has `moved` away from its slot's or not, holds exactly `depth` blocks.
     fn seat(&mut self, table: &SeatTable, depth: u32, seat: u32, moved: bool);
@@ -82,18 +100,20 @@ impl Shared {
                 spin_loop();
             }
         }
+        path.even_out();
     }
 
     #[inline(always)]
-    fn pass(&self, prompt: &[BlockHash], path: &mut Path, sink: &mut impl Sink) -> Result<(), Torn> {
+    fn pass<S: Sink>(&self, prompt: &[BlockHash], path: &mut Path, sink: &mut S) -> Result<(), Torn> {
         let (endings, slower) = (self.endings(), self.slower());
         if endings % 2 == 1 {
             return Err(Torn);
         }
         path.steps.clear();
         path.alive.0.clear();
-        self.walk(prompt, path, sink, slower != 0)?;
-        if slower != 0 {
+        let follows_slower = slower != 0 && !S::IS_DENSE;
+        self.walk(prompt, path, sink, follows_slower)?;
+        if follows_slower {
             sink.extend(self, path);
         }
         // Everything read above comes before the comparisons below; see `Run::is_still`.
@@ -104,11 +124,11 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn walk(
+    fn walk<S: Sink>(
         &self,
         prompt: &[BlockHash],
         path: &mut Path,
-        sink: &mut impl Sink,
+        sink: &mut S,
         to_the_end: bool,
     ) -> Result<(), Torn> {
         let (mut position, mut parent, mut offset) = (0, 0, 0);
@@ -144,9 +164,12 @@ impl Shared {
             }
             let wanted = &prompt[position..];
             let within = wanted.len().min(length as usize);
-            // SAFETY: array words are stored as one, so `length` words from `start` lie in one chunk. The first
-            // block is known to agree.
-            let matched = 1 + unsafe { agree(&wanted[1..within], contents.add(1)) };
+            // The first block is known to agree; it is compared again because runs are aligned for it.
+            // SAFETY: array words are stored as one, so `length` words from `start` lie in one chunk.
+            let matched = unsafe { agree(&wanted[..within], contents) };
+            if matched == 0 {
+                return Err(Torn);
+            }
             let goes_on = matched < wanted.len();
             if goes_on {
                 next = wanted[matched].0;
@@ -168,14 +191,16 @@ impl Shared {
                 self.go_on(stretch, path, sink);
             }
             position += matched;
+            if S::IS_DENSE {
+                sink.seats(&self.seats[GPU], position as u32, &path.alive.0);
+            }
             (parent, offset) = (number, matched as u32);
             if !goes_on || (path.alive.0.is_empty() && !to_the_end) {
                 break;
             }
         }
-        for at in 0..path.alive.0.len() {
-            let (word, bits) = path.alive.0[at];
-            sink.seats(&self.seats[GPU], position as u32, word, bits);
+        if !S::IS_DENSE {
+            sink.seats(&self.seats[GPU], position as u32, &path.alive.0);
         }
         Ok(())
     }
@@ -204,40 +229,46 @@ impl Shared {
     /// The first run: whoever holds its first block begins here.
     #[inline(always)]
     fn enter(&self, stretch: Stretch<'_>, path: &mut Path, sink: &mut impl Sink) {
-        self.whole(stretch.run, stretch.set, &mut path.alive);
+        let Path { alive, group, .. } = path;
+        self.whole(stretch.run, stretch.set, alive);
         for mark in self.marks.marks(stretch.list).filter(|mark| mark.start() == 0) {
             let depth = mark.end().min(stretch.matched);
             let through = stretch.passes(mark);
             match mark.who() {
                 Who::Seat(seat) => {
                     if through {
-                        path.alive.add(seat / 64, 1 << (seat % 64));
+                        alive.add(seat / 64, 1 << (seat % 64));
                     } else if let Some(moved) = self.seats[GPU].standing(seat) {
                         sink.seat(&self.seats[GPU], depth, seat, moved);
                     }
                 }
                 Who::Set(set) => {
-                    path.group.0.clear();
-                    self.marks.read_set(set, &mut path.group);
-                    for &(word, bits) in &path.group.0 {
-                        if through {
-                            path.alive.add(word, bits);
-                        } else {
-                            sink.seats(&self.seats[GPU], depth, word, bits & self.seats[GPU].live(word));
-                        }
+                    group.0.clear();
+                    self.marks.read_set(set, group);
+                    if through {
+                        alive.unite(group);
+                    } else {
+                        self.keep_live(group);
+                        sink.seats(&self.seats[GPU], depth, &group.0);
                     }
                 }
             }
         }
-        for (word, bits) in &mut path.alive.0 {
+        self.keep_live(alive);
+    }
+
+    /// Leaves out seats that do not count.
+    #[inline(always)]
+    fn keep_live(&self, seats: &mut SeatSet) {
+        seats.0.retain_mut(|(word, bits)| {
             *bits &= self.seats[GPU].live(*word);
-        }
-        path.alive.0.retain(|&(_, bits)| bits != 0);
+            *bits != 0
+        });
     }
 
     /// A further run: whoever does not hold its beginning stays at its position, and whoever holds only a part stops there.
     #[inline(always)]
-    fn go_on(&self, stretch: Stretch<'_>, path: &mut Path, sink: &mut impl Sink) {
+    fn go_on<S: Sink>(&self, stretch: Stretch<'_>, path: &mut Path, sink: &mut S) {
         let Path { alive, through, group, .. } = path;
         self.whole(stretch.run, stretch.set, through);
         let all_go_on =
@@ -252,7 +283,7 @@ impl Shared {
                     } else if passes {
                         through.add(word, bits);
                     } else {
-                        sink.seats(&self.seats[GPU], depth, word, bits);
+                        sink.seats(&self.seats[GPU], depth, &[(word, bits)]);
                         alive.take(word, bits);
                     }
                 };
@@ -266,19 +297,13 @@ impl Shared {
                 }
             }
         }
-        let mut at = 0;
-        alive.0.retain_mut(|(word, bits)| {
-            while at < through.0.len() && through.0[at].0 < *word {
-                at += 1;
+        through.keep(alive);
+        if !S::IS_DENSE {
+            for &(word, bits) in &alive.0 {
+                sink.seats(&self.seats[GPU], stretch.position, &[(word, bits & !through.word(word))]);
             }
-            let holds = if at < through.0.len() && through.0[at].0 == *word { through.0[at].1 } else { 0 };
-            let stays = *bits & !holds;
-            if stays != 0 {
-                sink.seats(&self.seats[GPU], stretch.position, *word, stays);
-            }
-            *bits &= holds;
-            *bits != 0
-        });
+        }
+        std::mem::swap(alive, through);
     }
 
     /// Where the interval of a seat that holds `offset` ends; `offset` itself if there is none.
