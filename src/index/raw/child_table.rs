@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::{
     prefetch,
+    space::GRAIN,
     sync::{AtomicPtr, AtomicU64, Zeroes, fence, free, zeroed},
 };
 
@@ -30,8 +31,7 @@ struct Segment {
     /// The writer's.
     entries: AtomicU64,
     _rest_of_line: [u64; 5],
-    /// Low half of the hash << 32 | run; 0 is empty. The lowest bits of the hash are also the home slot, so an entry
-    /// tells its own.
+    /// See [`entry`]; 0 is empty.
     slots: [AtomicU64; SLOTS],
 }
 
@@ -118,6 +118,27 @@ impl ChildTable {
         prefetch(&raw const self.segment(hash).slots[home(hash)]);
     }
 
+    /// The run that probably has this hash, and where its contents probably lie: for asking the memory ahead, and to be
+    /// believed by nobody.
+    #[inline(always)]
+    pub(in crate::index) fn guess(&self, hash: u64) -> Option<(u32, u32)> {
+        let segment = self.segment(hash);
+        let mut at = home(hash);
+        // Nearly all entries lie in their home line or in the next one.
+        for _ in 0..SLOTS.min(8) {
+            // Acquire: pairs with the Release in `put`; the run's memory was there before its entry.
+            let slot = segment.slots[at].load(Acquire);
+            if slot == 0 {
+                return None;
+            }
+            if tag(slot) == hash & TAG {
+                return Some((run_of(slot), start_of(slot)));
+            }
+            at = (at + 1) & (SLOTS - 1);
+        }
+        None
+    }
+
     /// The run with this hash of which `verify` says that it is the one.
     #[inline(always)]
     pub(in crate::index) fn find(&self, hash: u64, mut verify: impl FnMut(u32) -> bool) -> Found {
@@ -178,12 +199,13 @@ pub(in crate::index) struct ChildTableWriter {
 unsafe impl Send for ChildTableWriter {}
 
 impl ChildTableWriter {
-    /// Adds a run whose header is complete. `hash_of` yields the hash of any run in the table.
+    /// Adds a run whose header is complete and whose contents begin at `start`. `hash_of` yields the hash of any run in the
+    /// table.
     pub(in crate::index) fn insert(
         &mut self,
         table: &ChildTable,
         hash: u64,
-        run: u32,
+        (run, start): (u32, u32),
         hash_of: impl Fn(u32) -> u64,
     ) {
         let mut segment = table.segment(hash);
@@ -191,16 +213,23 @@ impl ChildTableWriter {
             self.split(table, segment, hash, &hash_of);
             segment = table.segment(hash);
         }
-        segment.put(hash, run);
+        segment.put(entry(hash, run, start));
         segment.entries.store(segment.entries.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// The contents of a run in the table have moved to `start`.
+    pub(in crate::index) fn moved(&mut self, table: &ChildTable, hash: u64, run: u32, start: u32) {
+        let segment = table.segment(hash);
+        if let Some(at) = segment.find(hash, run) {
+            // Release, as in `put`: a reader that finds the run by this finds its header too.
+            segment.slots[at].store(entry(hash, run, start), Release);
+        }
     }
 
     /// Takes a run out. Readers that look for another run of the segment meanwhile look again.
     pub(in crate::index) fn remove(&mut self, table: &ChildTable, hash: u64, run: u32) {
         let segment = table.segment(hash);
-        let entry = entry(hash, run);
-        let Some(mut gap) = segment.from(home(hash)).find(|&at| segment.slots[at].load(Relaxed) == entry)
-        else {
+        let Some(mut gap) = segment.find(hash, run) else {
             debug_assert!(false, "run {run} is not among the children");
             return;
         };
@@ -215,7 +244,7 @@ impl ChildTableWriter {
             }
             // An entry may move into the gap unless its home lies behind the gap.
             let distance = |to: usize| at.wrapping_sub(to) & (SLOTS - 1);
-            if distance((slot >> 32) as usize & (SLOTS - 1)) >= distance(gap) {
+            if distance(home(tag(slot))) >= distance(gap) {
                 segment.slots[gap].store(slot, Relaxed);
                 gap = at;
             }
@@ -255,9 +284,9 @@ impl ChildTableWriter {
         for slot in &segment.slots {
             let slot = slot.load(Relaxed);
             if slot != 0 {
-                let hash = hash_of(slot as u32);
+                let hash = hash_of(run_of(slot));
                 let half = halves[(hash >> (63 - bits) & 1) as usize];
-                half.put(hash, slot as u32);
+                half.put(slot);
                 half.entries.store(half.entries.load(Relaxed) + 1, Relaxed);
             }
         }
@@ -278,8 +307,27 @@ impl ChildTableWriter {
     }
 }
 
-fn entry(hash: u64, run: u32) -> u64 {
-    hash << 32 | u64::from(run)
+const RUN_BITS: u32 = 24;
+const START_BITS: u32 = 27;
+/// The bits of a hash that an entry keeps. They include the home slot, so an entry tells its own.
+const TAG: u64 = u64::MAX >> (RUN_BITS + START_BITS);
+const _: () = assert!(SLOTS as u64 <= TAG + 1, "a tag tells the home slot");
+
+/// What a slot says of a run: tag << 51 | where its contents begin, in grains of the arena << 24 | the run.
+fn entry(hash: u64, run: u32, start: u32) -> u64 {
+    hash << (RUN_BITS + START_BITS) | u64::from(start / GRAIN) << RUN_BITS | u64::from(run)
+}
+
+fn tag(entry: u64) -> u64 {
+    entry >> (RUN_BITS + START_BITS)
+}
+
+fn run_of(entry: u64) -> u32 {
+    entry as u32 & ((1 << RUN_BITS) - 1)
+}
+
+fn start_of(entry: u64) -> u32 {
+    ((entry >> RUN_BITS) as u32 & ((1 << START_BITS) - 1)) * GRAIN
 }
 
 impl Segment {
@@ -292,8 +340,8 @@ impl Segment {
             if slot == 0 {
                 return None;
             }
-            if slot >> 32 == hash & 0xffff_ffff && verify(slot as u32) {
-                return Some(slot as u32);
+            if tag(slot) == hash & TAG && verify(run_of(slot)) {
+                return Some(run_of(slot));
             }
             at = (at + 1) & (SLOTS - 1);
         }
@@ -302,10 +350,15 @@ impl Segment {
 
     /// Release: the run's header comes before; pairs with the Acquire in `probe`. One store: a reader sees the run
     /// or does not.
-    fn put(&self, hash: u64, run: u32) {
-        if let Some(free) = self.from(home(hash)).find(|&at| self.slots[at].load(Relaxed) == 0) {
-            self.slots[free].store(entry(hash, run), Release);
+    fn put(&self, entry: u64) {
+        if let Some(free) = self.from(home(tag(entry))).find(|&at| self.slots[at].load(Relaxed) == 0) {
+            self.slots[free].store(entry, Release);
         }
+    }
+
+    /// The slot of a run; the writer's.
+    fn find(&self, hash: u64, run: u32) -> Option<usize> {
+        self.from(home(hash)).find(|&at| run_of(self.slots[at].load(Relaxed)) == run)
     }
 
     /// All slots, beginning at `at`.
@@ -336,12 +389,17 @@ mod tests {
                 writer.remove(&table, hash(run), run);
             } else {
                 present.insert(run, ());
-                writer.insert(&table, hash(run), run, hash);
+                writer.insert(&table, hash(run), (run, 4 * run), hash);
+                writer.moved(&table, hash(run), run, 8 * run);
             }
         }
         for run in 1..9_000 {
             let found = matches!(table.find(hash(run), |found| found == run), Found::Run(_));
             assert_eq!(found, present.contains_key(&run), "run {run}");
+            // A guess may be another run's, but hardly ever is, and then the run itself is behind it.
+            if let Some((guessed, start)) = table.guess(hash(run)) {
+                assert_eq!(start, 8 * guessed);
+            }
         }
     }
 }

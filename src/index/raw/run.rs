@@ -34,8 +34,9 @@ pub(in crate::index) struct Run {
     pub(in crate::index) gpu: AtomicU64,
     /// List of the marks in slower tiers.
     pub(in crate::index) slower: AtomicU64,
-    /// Blocks that the array has room for; the writer's.
-    pub(in crate::index) capacity: AtomicU64,
+    /// Offset at which the latest child was hung << 32 | blocks that the array has room for. The room is the writer's; the
+    /// offset is where prompts will probably leave the run, for asking the memory ahead.
+    room: AtomicU64,
 }
 
 // SAFETY: atomics are made of any bytes.
@@ -51,7 +52,7 @@ unsafe impl Zeroes for Run {
             whole: word(),
             gpu: word(),
             slower: word(),
-            capacity: word(),
+            room: word(),
         }
     }
 }
@@ -83,6 +84,28 @@ impl Run {
         stores(self);
         // Release: pairs with the Acquire in `version`.
         self.version.store(version.wrapping_add(2), Release);
+    }
+
+    /// Where prompts will probably leave the run; 0 if nobody knows. A hint that comes from any moment.
+    #[inline(always)]
+    pub(in crate::index) fn likely_exit(&self) -> u32 {
+        // Relaxed: nobody believes it.
+        halves(self.room.load(Relaxed)).0
+    }
+
+    /// A child hangs at `offset` since now.
+    pub(in crate::index) fn note_exit(&self, offset: u32) {
+        self.room.store(u64::from(offset) << 32 | u64::from(self.capacity()), Relaxed);
+    }
+
+    /// Blocks that the array has room for; the writer's.
+    #[inline(always)]
+    pub(in crate::index) fn capacity(&self) -> u32 {
+        self.room.load(Relaxed) as u32
+    }
+
+    pub(in crate::index) fn set_capacity(&self, blocks: u32) {
+        self.room.store(u64::from(self.likely_exit()) << 32 | u64::from(blocks), Relaxed);
     }
 
     /// Index of the first word, and the number of blocks.

@@ -16,7 +16,7 @@ use super::{
     name_table::Names,
     prefetch,
     rows::Rows,
-    run::Runs,
+    run::{Runs, halves},
     seat_table::SeatTable,
     sync::{AtomicU64, fence},
 };
@@ -27,10 +27,11 @@ pub(in crate::index) const CONTENT: usize = 0;
 /// Plane of the blocks' names; the writer's.
 pub(in crate::index) const NAME: usize = 1;
 
-/// Half a billion blocks, 16 million runs, and as many words of marks as of contents.
+/// Half a billion blocks, for whose index the child table has no more bits, 16 million runs, and as many words of marks as
+/// of contents.
 const BLOCK_CHUNKS: usize = if cfg!(loom) { 1 } else { 1 << 14 };
 const MARK_CHUNKS: usize = if cfg!(loom) { 1 } else { 1 << 12 };
-/// 2^24 runs: the name table has no more bits for a run's number.
+/// 2^24 runs: the name table and the child table have no more bits for a run's number.
 const RUN_CHUNKS: usize = if cfg!(loom) { 1 } else { 1 << 14 };
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -112,6 +113,13 @@ impl Shared {
     pub(in crate::index) fn child_hash(&self, parent: u32, offset: u32, content: u64) -> u64 {
         let link = u64::from(parent) << 32 | u64::from(offset);
         fold(content ^ self.key, link ^ self.key.rotate_left(32) ^ MULTIPLIER)
+    }
+
+    /// Where the child table looks for a run that exists; the writer's.
+    pub(in crate::index) fn hash_of(&self, run: u32) -> u64 {
+        let run = self.runs.get(run);
+        let (parent, offset) = halves(run.link.load(Relaxed));
+        self.child_hash(parent, offset, run.first.load(Relaxed))
     }
 
     /// The run that goes on at `offset` of `parent` with `content`; the writer's.

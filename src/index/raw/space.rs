@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::arena::{Arena, CHUNK};
 
 /// All sizes are multiples of this, which is also the least size that has room for a free piece's links.
-const GRAIN: u32 = 4;
+pub(super) const GRAIN: u32 = 4;
 const GRAINS: usize = (CHUNK / GRAIN) as usize;
 /// Eight classes for each power of two of grains.
 const CLASSES: usize = 8 * 14;

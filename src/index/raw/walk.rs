@@ -63,6 +63,9 @@ struct Torn;
 /// middle of a change.
 const PATIENCE: u32 = 16;
 
+/// Blocks of a run that are compared before its likely child is asked for: by then the table's answer is there.
+const GLANCE: usize = 64;
+
 /// Where a pass puts what it finds. A pass that is dropped leaves things behind: the sink is wound back before the next one.
 pub(in crate::index) trait Sink {
     /// Whether slots may be put here again with more blocks, and the last time counts. Then everybody is put here at once who
@@ -154,7 +157,6 @@ impl Shared {
                 return Err(Torn);
             }
             let run = self.runs.get(number);
-            let contents = self.blocks.words(CONTENT, start);
             let (set, list) = halves(run.gpu.load(Relaxed));
             if list != 0 {
                 prefetch(self.marks.words(0, list));
@@ -164,9 +166,25 @@ impl Shared {
             }
             let wanted = &prompt[position..];
             let within = wanted.len().min(length as usize);
-            // The first block is known to agree; it is compared again because runs are aligned for it.
+            let likely = run.likely_exit() as usize;
+            let mut asked = u64::MAX;
+            if likely != 0 && likely <= within && likely < wanted.len() {
+                asked = self.child_hash(number, likely as u32, wanted[likely].0);
+                self.children.prefetch(asked);
+            }
             // SAFETY: array words are stored as one, so `length` words from `start` lie in one chunk.
-            let matched = unsafe { agree(&wanted[..within], contents) };
+            let matched = unsafe {
+                let contents = self.blocks.words(CONTENT, start);
+                let first = within.min(GLANCE);
+                let mut matched = agree(&wanted[..first], contents);
+                if matched == first && first < within {
+                    if asked != u64::MAX {
+                        self.prefetch_child(asked);
+                    }
+                    matched += agree(&wanted[first..within], contents.add(first));
+                }
+                matched
+            };
             if matched == 0 {
                 return Err(Torn);
             }
@@ -191,6 +209,9 @@ impl Shared {
                 self.go_on(stretch, path, sink);
             }
             position += matched;
+            if goes_on {
+                self.prefetch_child(hash);
+            }
             if S::IS_DENSE {
                 sink.seats(&self.seats[GPU], position as u32, &path.alive.0);
             }
@@ -203,6 +224,17 @@ impl Shared {
             sink.seats(&self.seats[GPU], position as u32, &path.alive.0);
         }
         Ok(())
+    }
+
+    /// Asks for the header and the first contents of the run with this hash.
+    #[inline(always)]
+    fn prefetch_child(&self, hash: u64) {
+        if let Some((run, start)) = self.children.guess(hash) {
+            prefetch(self.runs.get(run));
+            let contents = self.blocks.words(CONTENT, start);
+            prefetch(contents);
+            prefetch(contents.wrapping_add(8));
+        }
     }
 
     /// Whole holders of a run into `path.through`.

@@ -125,10 +125,12 @@ impl Tree {
     /// Makes sure that a run's array has room for `more` blocks, moving it if need be.
     fn make_room(&mut self, run: u32, more: u32) -> bool {
         let header = self.shared.runs.get(run);
-        let ((start, length), capacity) = (header.extent(), header.capacity.load(Relaxed) as u32);
+        let ((start, length), capacity) = (header.extent(), header.capacity());
         if length + more <= capacity {
             return true;
         }
+        let hash = self.shared.hash_of(run);
+        self.shared.children.prefetch(hash);
         let wanted = (length + more + (length / 8).max(4)).min(CHUNK);
         let Some((to, size)) = self.blocks.take(&self.shared.blocks, wanted) else { return false };
         for plane in [CONTENT, NAME] {
@@ -140,8 +142,9 @@ impl Tree {
         let header = self.shared.runs.get(run);
         header.change(|header| {
             header.array.store(u64::from(to) << 32 | u64::from(length), Relaxed);
-            header.capacity.store(u64::from(size), Relaxed);
+            header.set_capacity(size);
         });
+        self.children.moved(&self.shared.children, hash, run, to);
         self.blocks.give(&self.shared.blocks, start, capacity);
         true
     }
@@ -171,7 +174,8 @@ impl Tree {
             header.whole.store(if tier == GPU { only(seat) } else { NO_SEATS }, Relaxed);
             header.gpu.store(0, Relaxed);
             header.slower.store(0, Relaxed);
-            header.capacity.store(u64::from(size), Relaxed);
+            header.set_capacity(size);
+            header.note_exit(0);
             header.array.store(u64::from(start) << 32, Relaxed);
         });
         let count = self.fill(run, 0, blocks, mapped);
@@ -191,11 +195,7 @@ impl Tree {
         self.join_family(run, point);
         let hash = self.shared.child_hash(point.run, point.offset, content(&blocks[0]));
         let shared = &*self.shared;
-        self.children.insert(&shared.children, hash, run, |run| {
-            let header = shared.runs.get(run);
-            let (parent, offset) = halves(header.link.load(Relaxed));
-            shared.child_hash(parent, offset, header.first.load(Relaxed))
-        });
+        self.children.insert(&shared.children, hash, (run, start), |run| shared.hash_of(run));
         made(count, Place { run, offset: count as u32 - 1 }, blocks.len(), count as u32 == MAX_RUN)
     }
 
@@ -215,6 +215,7 @@ impl Tree {
     fn join_family(&mut self, run: u32, point: Point) {
         let mut family = Family::default();
         if point.run != 0 {
+            self.shared.runs.get(point.run).note_exit(point.offset);
             let parent = &mut self.families[point.run as usize];
             if parent.first_child == 0 || parent.floor() <= point.offset {
                 parent.floor = point.offset;

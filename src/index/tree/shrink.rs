@@ -112,9 +112,9 @@ impl Tree {
     fn remove_run(&mut self, run: u32) -> u32 {
         let header = self.shared.runs.get(run);
         let (parent, offset) = halves(header.link.load(Relaxed));
-        let hash = self.shared.child_hash(parent, offset, header.first.load(Relaxed));
+        let hash = self.shared.hash_of(run);
         self.children.remove(&self.shared.children, hash, run);
-        let (start, capacity) = (header.extent().0, header.capacity.load(Relaxed) as u32);
+        let (start, capacity) = (header.extent().0, header.capacity());
         header.change(|header| {
             header.link.store(u64::MAX, Relaxed);
             header.array.store(0, Relaxed);
