@@ -299,29 +299,31 @@ impl NameTable {
             self.bits += 1;
         }
         let added = self.segments.len();
-        let old = std::mem::replace(&mut self.buckets[segment], empty_buckets());
-        self.buckets.push(empty_buckets());
-        self.segments.push(Segment { bits: bits + 1, entries: 0 });
-        self.segments[segment] = Segment { bits: bits + 1, entries: 0 };
+        let mut upper = empty_buckets();
         // Entries whose home or half is not known without their names come last.
         let mut unclear: Vec<(u32, u32)> = Vec::new();
-        for (at, bucket) in old.iter().enumerate() {
-            for way in (0..WAYS).filter(|&way| bucket.tags[way] != 0) {
-                if bucket.offsets[way] & DISPLACED != 0 || !KEPT.contains(&bits) {
-                    unclear.push(bucket.place(way));
-                    continue;
+        let mut moved = 0;
+        for (from, to) in self.buckets[segment].iter_mut().zip(upper.iter_mut()) {
+            from.passed = 0;
+            let mut free = 0;
+            for way in ways(!from.matching(0) & ((1 << WAYS) - 1)) {
+                if from.offsets[way] & DISPLACED != 0 || !KEPT.contains(&bits) {
+                    unclear.push(from.place(way));
+                    from.tags[way] = 0;
+                } else if from.kept(way) >> (KEPT.end - 1 - bits) & 1 == 1 {
+                    // It was in its home bucket, where there was room for all that come from there.
+                    to.tags[free] = std::mem::take(&mut from.tags[way]);
+                    to.offsets[free] = from.offsets[way];
+                    to.runs[free] = from.runs[way];
+                    free += 1;
                 }
-                let upper = bucket.kept(way) >> (KEPT.end - 1 - bits) & 1 == 1;
-                let half = if upper { added } else { segment };
-                let to = &mut self.buckets[half][at];
-                // It was in its home bucket, where there was room for all that come from there.
-                let free = to.matching(0).trailing_zeros() as usize;
-                to.tags[free] = bucket.tags[way];
-                to.offsets[free] = bucket.offsets[way];
-                to.runs[free] = bucket.runs[way];
-                self.segments[half].entries += 1;
             }
+            moved += free as u32;
         }
+        let stayed = self.segments[segment].entries - moved - unclear.len() as u32;
+        self.segments[segment] = Segment { bits: bits + 1, entries: stayed };
+        self.segments.push(Segment { bits: bits + 1, entries: moved });
+        self.buckets.push(upper);
         for (at, &(run, offset)) in unclear.iter().enumerate() {
             if let Some(&(run, offset)) = unclear.get(at + AHEAD) {
                 names.prefetch_name(run, offset);
