@@ -59,12 +59,35 @@ pub(super) struct Step {
 /// The pass met a change.
 struct Torn;
 
+/// Where a prompt goes on: after `offset` blocks of a run, with the block `next`.
+#[derive(Clone, Copy)]
+struct Exit {
+    parent: u32,
+    offset: u32,
+    next: u64,
+    /// Of all that, in the child table.
+    hash: u64,
+}
+
+/// What was read of a run's header when it was found.
+#[derive(Clone, Copy)]
+struct Head {
+    number: u32,
+    version: u64,
+    /// Where its contents begin, and how many they are.
+    start: u32,
+    length: u32,
+}
+
 /// After this many dropped passes in a row a reader gives its core away: the writer may be waiting for one, in the
 /// middle of a change.
 const PATIENCE: u32 = 16;
 
 /// Blocks of a run that are compared before its likely child is asked for: by then the table's answer is there.
 const GLANCE: usize = 64;
+/// Bytes whose address is translated at once, and how many such pages of a run are asked for ahead.
+const PAGE: usize = 4_096;
+const PAGES: usize = 16;
 
 /// Where a pass puts what it finds. A pass that is dropped leaves things behind: the sink is wound back before the next one.
 pub(in crate::index) trait Sink {
@@ -134,29 +157,12 @@ impl Shared {
         sink: &mut S,
         to_the_end: bool,
     ) -> Result<(), Torn> {
-        let (mut position, mut parent, mut offset) = (0, 0, 0);
-        let mut next = prompt[0].0;
-        let mut hash = self.child_hash(parent, offset, next);
-        loop {
-            let link = u64::from(parent) << 32 | u64::from(offset);
-            let (mut version, mut array) = (0, 0);
-            let found = self.children.find(hash, |run| {
-                let run = self.runs.get(run);
-                version = run.version();
-                let found = run.first.load(Relaxed) == next && run.link.load(Relaxed) == link;
-                array = run.array.load(Relaxed);
-                found
-            });
-            let number = match found {
-                Found::Run(run) => run,
-                Found::Absent => break,
-                Found::Unsure => return Err(Torn),
-            };
-            let (start, length) = halves(array);
-            if version & 1 == 1 || length == 0 {
-                return Err(Torn);
-            }
-            let run = self.runs.get(number);
+        let mut at =
+            Exit { parent: 0, offset: 0, next: prompt[0].0, hash: self.child_hash(0, 0, prompt[0].0) };
+        let mut position = 0;
+        self.prefetch_child(at.hash);
+        while let Some(head) = self.find(at)? {
+            let run = self.runs.get(head.number);
             let (set, list) = halves(run.gpu.load(Relaxed));
             if list != 0 {
                 prefetch(self.marks.words(0, list));
@@ -165,57 +171,31 @@ impl Shared {
                 prefetch(self.marks.words(0, set));
             }
             let wanted = &prompt[position..];
-            let within = wanted.len().min(length as usize);
-            let likely = run.likely_exit() as usize;
-            let mut asked = u64::MAX;
-            if likely != 0 && likely <= within && likely < wanted.len() {
-                asked = self.child_hash(number, likely as u32, wanted[likely].0);
-                self.children.prefetch(asked);
-            }
-            // SAFETY: array words are stored as one, so `length` words from `start` lie in one chunk.
-            let matched = unsafe {
-                let contents = self.blocks.words(CONTENT, start);
-                let first = within.min(GLANCE);
-                let mut matched = agree(&wanted[..first], contents);
-                if matched == first && first < within {
-                    if asked != u64::MAX {
-                        self.prefetch_child(asked);
-                    }
-                    matched += agree(&wanted[first..within], contents.add(first));
-                }
-                matched
-            };
+            let matched = self.compare(head, run, wanted);
             if matched == 0 {
                 return Err(Torn);
             }
             let goes_on = matched < wanted.len();
             if goes_on {
-                next = wanted[matched].0;
-                hash = self.child_hash(number, matched as u32, next);
-                self.children.prefetch(hash);
+                at = self.exit(head.number, matched, wanted);
+                self.children.prefetch(at.hash);
             }
-            path.steps.push(Step {
-                run: number,
-                version,
-                position: position as u32,
-                matched: matched as u32,
-            });
-            let leaves = goes_on && matched < length as usize;
-            let stretch =
-                Stretch { run, set, list, position: position as u32, matched: matched as u32, leaves };
+            let (start, matched) = (position as u32, matched as u32);
+            path.steps.push(Step { run: head.number, version: head.version, position: start, matched });
+            let leaves = goes_on && matched < head.length;
+            let stretch = Stretch { run, set, list, position: start, matched, leaves };
             if position == 0 {
                 self.enter(stretch, path, sink);
             } else if !path.alive.0.is_empty() {
                 self.go_on(stretch, path, sink);
             }
-            position += matched;
+            position += matched as usize;
             if goes_on {
-                self.prefetch_child(hash);
+                self.prefetch_child(at.hash);
             }
             if S::IS_DENSE {
                 sink.seats(&self.seats[GPU], position as u32, &path.alive.0);
             }
-            (parent, offset) = (number, matched as u32);
             if !goes_on || (path.alive.0.is_empty() && !to_the_end) {
                 break;
             }
@@ -226,7 +206,68 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks for the header and the first contents of the run with this hash.
+    /// Where a prompt leaves a run after `offset` blocks, of which `wanted` is what begins with the run.
+    #[inline(always)]
+    fn exit(&self, parent: u32, offset: usize, wanted: &[BlockHash]) -> Exit {
+        let (offset, next) = (offset as u32, wanted[offset].0);
+        Exit { parent, offset, next, hash: self.child_hash(parent, offset, next) }
+    }
+
+    /// The run in which the prompt goes on, if there is one.
+    #[inline(always)]
+    fn find(&self, at: Exit) -> Result<Option<Head>, Torn> {
+        let link = u64::from(at.parent) << 32 | u64::from(at.offset);
+        let (mut version, mut array) = (0, 0);
+        let found = self.children.find(at.hash, |run| {
+            let run = self.runs.get(run);
+            version = run.version();
+            let found = run.first.load(Relaxed) == at.next && run.link.load(Relaxed) == link;
+            array = run.array.load(Relaxed);
+            found
+        });
+        let number = match found {
+            Found::Run(run) => run,
+            Found::Absent => return Ok(None),
+            Found::Unsure => return Err(Torn),
+        };
+        let (start, length) = halves(array);
+        if version & 1 == 1 || length == 0 {
+            return Err(Torn);
+        }
+        Ok(Some(Head { number, version, start, length }))
+    }
+
+    /// How many blocks of a run begin `wanted`: none only if the run has changed meanwhile, since the first is known to agree.
+    /// It is compared again because runs are aligned. What probably comes next is asked for on the way.
+    #[inline(always)]
+    fn compare(&self, head: Head, run: &Run, wanted: &[BlockHash]) -> usize {
+        let within = wanted.len().min(head.length as usize);
+        let contents = self.blocks.words(CONTENT, head.start);
+        // A page's first lines come late: its address has to be translated, and nothing else foresees them.
+        let into_page = contents.addr() % PAGE;
+        for ahead in (PAGE..into_page + within * size_of::<u64>()).step_by(PAGE).take(PAGES) {
+            prefetch(contents.wrapping_byte_add(ahead - into_page));
+        }
+        let likely = run.likely_exit() as usize;
+        let is_ahead = likely != 0 && likely <= within && likely < wanted.len();
+        let likely = is_ahead.then(|| self.exit(head.number, likely, wanted));
+        if let Some(likely) = likely {
+            self.children.prefetch(likely.hash);
+        }
+        let glance = within.min(GLANCE);
+        // SAFETY: array words are stored as one, so `length` words from `start` lie in one chunk.
+        let matched = unsafe { agree(&wanted[..glance], contents) };
+        if matched < glance || glance == within {
+            return matched;
+        }
+        if let Some(likely) = likely {
+            self.prefetch_child(likely.hash);
+        }
+        // SAFETY: as above.
+        glance + unsafe { agree(&wanted[glance..within], contents.add(glance)) }
+    }
+
+    /// Asks for the header and the first contents of the run that probably has this hash.
     #[inline(always)]
     fn prefetch_child(&self, hash: u64) {
         if let Some((run, start)) = self.children.guess(hash) {
