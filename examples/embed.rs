@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         device: None,
         credits_overlap: true,
         expected: None,
+        capacity: kvroute::load::Capacity::default(),
         exclusion: None,
     });
 

@@ -39,6 +39,7 @@ fn member(index: u32) -> Member {
         device: None,
         credits_overlap: true,
         expected: None,
+        capacity: kvroute::load::Capacity::default(),
         exclusion: None,
     }
 }

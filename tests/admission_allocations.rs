@@ -33,6 +33,7 @@ fn members() -> Vec<Member> {
         device: None,
         credits_overlap: true,
         expected: None,
+        capacity: kvroute::load::Capacity::default(),
         exclusion: None,
     };
     (0..16).map(member).collect()

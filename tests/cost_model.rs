@@ -65,6 +65,7 @@ impl Engine {
             device: None,
             credits_overlap: true,
             expected: None,
+            capacity: kvroute::load::Capacity::default(),
             exclusion: None,
         };
         let overlap = Overlap { gpu: self.held, host: self.host, ..Overlap::default() };

@@ -54,6 +54,7 @@ fn row(gpu: u64, host: u64, sent: u64, beside: Option<Slot>, credits_overlap: bo
         class: DeviceClass::Accelerator,
         device: None,
         credits_overlap,
+        capacity: kvroute::load::Capacity::default(),
         expected: beside,
         exclusion: None,
     };

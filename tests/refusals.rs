@@ -31,6 +31,7 @@ fn fleet(exclusion: Option<Exclusion>) -> Vec<Row> {
         device: None,
         credits_overlap: true,
         expected: None,
+        capacity: kvroute::load::Capacity::default(),
         exclusion,
     };
     [(0, 1, 0), (1, 1, 1), (2, 2, 0)].map(member).iter().map(Row::new).collect()

@@ -46,6 +46,7 @@ impl Set {
             class: DeviceClass::Accelerator,
             device: None,
             credits_overlap: true,
+            capacity: kvroute::load::Capacity::default(),
             expected: None,
             exclusion: None,
         });

@@ -36,6 +36,7 @@ fn row(worker: u64, rank: u32, requests: u32) -> Row {
         device: None,
         credits_overlap: true,
         expected: None,
+        capacity: kvroute::load::Capacity::default(),
         exclusion: None,
     };
     Row { load: SlotLoad { requests, ..SlotLoad::default() }, ..Row::new(&member) }

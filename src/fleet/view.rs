@@ -30,6 +30,7 @@ use crate::{
     device::DeviceClass,
     hash::BlockSize,
     index::PrefixIndex,
+    load::Capacity,
     select::{Exclusion, Member, Selector},
     slot::{Rank, Slot, WorkerId},
 };
@@ -87,6 +88,12 @@ impl WorkerInfo {
     pub fn bootstrap(&self) -> Option<(&str, u16)> {
         let host = self.spec.bootstrap_host.as_deref().or(self.url.host()).unwrap_or_default();
         self.spec.bootstrap_port.map(|port| (host, port))
+    }
+
+    /// What each rank's engine can take, as far as it was said.
+    #[must_use]
+    pub const fn capacity(&self) -> Capacity {
+        Capacity { kv_blocks: self.spec.total_kv_blocks, batch_tokens: self.spec.max_num_batched_tokens }
     }
 
     /// Keeps new requests away for good.
@@ -207,6 +214,7 @@ impl RankMember {
             device: self.devices.condition(now_ms),
             credits_overlap: self.status.state().credits_overlap(),
             expected: self.expected_beside(),
+            capacity: self.worker.capacity(),
             exclusion: self.exclusion(now_ms),
         }
     }

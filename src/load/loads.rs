@@ -4,6 +4,7 @@ use super::{
     active::{ActiveBlocks, ActiveReader},
     backlog::{Backlog, Queue, Ticket},
     booking::{Booking, Claim},
+    busy::{Capacity, Thresholds},
     slot_load::SlotLoad,
     tenure::Tenure,
 };
@@ -62,6 +63,17 @@ impl Loads {
         speed.seconds_per_token(ledger.mean_speed)
     }
 
+    /// The busy thresholds that were set at run time, if any were; they go before those of the tuning.
+    #[must_use]
+    pub fn thresholds(&self) -> Option<Thresholds> {
+        self.ledger().thresholds
+    }
+
+    /// Sets busy thresholds at run time; `None` goes back to those of the tuning.
+    pub fn set_thresholds(&self, thresholds: Option<Thresholds>) {
+        self.ledger().thresholds = thresholds;
+    }
+
     /// Drops what is known of `slot` because its worker is gone. Bookings of this or an older
     /// generation return nothing from now on; a successor at the same index starts at zero.
     pub fn forget(&self, slot: Slot) {
@@ -101,11 +113,14 @@ pub(crate) struct Ledger {
     slots: Vec<Tenure<State>>,
     /// Seconds a token of prefill work takes in this fleet, as the last decision found it.
     mean_speed: f64,
+    /// Busy thresholds that were set at run time.
+    thresholds: Option<Thresholds>,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { slots: Vec::new(), mean_speed: MeanSpeed::default().seconds_per_token() }
+        let mean_speed = MeanSpeed::default().seconds_per_token();
+        Self { slots: Vec::new(), mean_speed, thresholds: None }
     }
 }
 
@@ -115,6 +130,8 @@ struct State {
     load: SlotLoad,
     queue: Queue,
     speed: Speed,
+    /// Whether it is busy by its blocks.
+    busy_latch: bool,
 }
 
 /// One slot as a decision sees it.
@@ -130,9 +147,21 @@ impl Ledger {
     pub(crate) fn look(&mut self, slot: Slot, now: Duration) -> Option<Sight> {
         let mean = self.mean_speed;
         let Some(tenure) = self.slots.get_mut(slot.index as usize) else { return Some(Sight::default()) };
-        let State { load, queue, speed } = tenure.of(slot.generation)?;
+        let State { load, queue, speed, .. } = tenure.of(slot.generation)?;
         queue.expire(now, speed.seconds_per_token(mean));
         Some(Sight { load: *load, backlog: queue.backlog(), speed: *speed })
+    }
+
+    /// The busy thresholds that hold, where the tuning has `tuned`.
+    pub(crate) fn thresholds(&self, tuned: Thresholds) -> Thresholds {
+        self.thresholds.unwrap_or(tuned)
+    }
+
+    /// Whether `slot` is over `thresholds`.
+    pub(crate) fn is_busy(&mut self, slot: Slot, thresholds: &Thresholds, capacity: &Capacity) -> bool {
+        let state = self.slots.get_mut(slot.index as usize).and_then(|tenure| tenure.of(slot.generation));
+        state
+            .is_some_and(|State { load, busy_latch, .. }| thresholds.are_exceeded(load, capacity, busy_latch))
     }
 
     /// Keeps what a decision found its slots to take on average, in seconds a token.

@@ -18,6 +18,7 @@
 mod active;
 mod backlog;
 mod booking;
+mod busy;
 mod loads;
 mod slot_load;
 mod tenure;
@@ -25,6 +26,7 @@ mod tenure;
 pub(crate) use active::{ActiveReader, Shared};
 pub use backlog::Backlog;
 pub use booking::{Booking, Claim, OutputGrowth};
+pub use busy::{Capacity, Thresholds};
 pub(crate) use loads::Ledger;
 pub use loads::Loads;
 pub use slot_load::SlotLoad;

@@ -8,7 +8,7 @@ use crate::{
     device::{Condition, DeviceClass, MeanSpeed, Speed, Terms},
     event::Tier,
     index::{Overlap, Overlaps},
-    load::{ActiveReader, Backlog, Ledger, Shared, SlotLoad},
+    load::{ActiveReader, Backlog, Capacity, Ledger, Shared, SlotLoad, Thresholds},
     slot::{Rank, Slot, WorkerId},
 };
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub struct Member {
     pub credits_overlap: bool,
     /// The slot under which the index has what was sent there lately, if that counts beside what events say.
     pub expected: Option<Slot>,
+    /// What its engine can take, as far as anybody said.
+    pub capacity: Capacity,
     /// Why it may not be chosen, as far as the fleet knows.
     pub exclusion: Option<Exclusion>,
 }
@@ -75,6 +77,10 @@ pub struct Row {
     pub backlog: Backlog,
     /// How fast it has been.
     pub speed: Speed,
+    /// What its engine can take, as far as anybody said.
+    pub capacity: Capacity,
+    /// Whether it is over a busy threshold. Its worker cannot be chosen if all ranks of it are.
+    pub busy: bool,
     /// What the request would cost there; set by modes that price candidates.
     pub cost: Option<Cost>,
 }
@@ -104,6 +110,8 @@ impl Row {
             load: SlotLoad::default(),
             backlog: Backlog::default(),
             speed: Speed::default(),
+            capacity: member.capacity,
+            busy: false,
             cost: None,
         }
     }
@@ -224,8 +232,15 @@ impl Scratch {
         }
     }
 
-    /// Reads what the rows' slots are doing at `now`; one whose slot is no more cannot be chosen.
-    pub(super) fn read_loads(&mut self, ledger: &mut Ledger, now: Duration) {
+    /// Makes the rows of `members` for no request in particular.
+    pub(super) fn gather_alone(&mut self, members: &[Member]) {
+        self.rows.clear();
+        self.rows.extend(members.iter().map(Row::new));
+    }
+
+    /// Reads what the rows' slots are doing at `now`; one whose slot is no more cannot be chosen, nor one of a worker that
+    /// is over the busy thresholds with all of its ranks, which stand together.
+    pub(super) fn read_loads(&mut self, ledger: &mut Ledger, tuned: Thresholds, now: Duration) {
         let mut fleet = MeanSpeed::default();
         for row in &mut self.rows {
             match ledger.look(row.slot, now) {
@@ -237,6 +252,20 @@ impl Scratch {
             }
         }
         ledger.set_mean_speed(fleet.seconds_per_token());
+        let thresholds = ledger.thresholds(tuned);
+        if !thresholds.any() {
+            return;
+        }
+        for ranks in self.rows.chunk_by_mut(|one, other| one.worker == other.worker) {
+            for row in &mut *ranks {
+                row.busy = ledger.is_busy(row.slot, &thresholds, &row.capacity);
+            }
+            if ranks.iter().all(|row| row.busy) {
+                for row in ranks {
+                    row.exclusion = row.exclusion.or(Some(Exclusion::Overloaded));
+                }
+            }
+        }
     }
 
     /// Spreads the index's answer over the rows. Slots are compared whole, so that a member is never

@@ -1,8 +1,14 @@
 //! What an operator can set about a choice.
 
-use super::{ApproximateCache, BypassPolicy, ConditionalDisagg, CostModel, Overrides, SessionAffinity};
-use crate::device::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, Weights, WeightsError};
-use std::num::NonZeroU32;
+use super::{
+    ApproximateCache, BypassPolicy, ConditionalDisagg, CostModel, Overrides, SessionAffinity,
+    queue::QueuePolicy,
+};
+use crate::{
+    device::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, Weights, WeightsError},
+    load::Thresholds,
+};
+use std::{num::NonZeroU32, time::Duration};
 
 /// The settings of a worker set that a choice depends on. The weights serve mode `kv`, in both of its cost models; the
 /// tracking switches say what every booking counts.
@@ -50,6 +56,16 @@ pub struct Tuning {
     pub router_predicted_ttl_secs: Option<f64>,
     /// What ties the requests of a session together, in every mode. Default: nothing.
     pub session_affinity: SessionAffinity,
+    /// In mode `kv`, requests wait while every rank that could take them has more prefill tokens outstanding than so many of its
+    /// largest batches. At least 0; `None`: nobody waits. Default `None`.
+    pub queue_threshold: Option<f64>,
+    /// Who of those goes first. Default [`QueuePolicy::Fcfs`].
+    pub queue_policy: QueuePolicy,
+    /// In mode `kv`, how long a request is held at most while the rank that is cheapest for it is not done with others. Above 0;
+    /// `None`: nobody is held. Default `None`.
+    pub hold: Option<Duration>,
+    /// From when on ranks count as busy. Default: never.
+    pub busy: Thresholds,
     /// How many CPU slots one accelerator is worth, for mode `device-aware-weighted`. Default 8.
     pub accelerator_to_cpu_ratio: NonZeroU32,
     /// What devices have to say, for modes `kv` and `device-aware-weighted`, and whether they fence.
@@ -76,6 +92,10 @@ impl Default for Tuning {
             approximate_cache: ApproximateCache::default(),
             router_predicted_ttl_secs: None,
             session_affinity: SessionAffinity::default(),
+            queue_threshold: None,
+            queue_policy: QueuePolicy::Fcfs,
+            hold: None,
+            busy: Thresholds::default(),
             accelerator_to_cpu_ratio: DEFAULT_ACCELERATOR_TO_CPU_RATIO,
             device_weights: Weights::default(),
         }
@@ -121,6 +141,23 @@ pub enum TuningError {
     /// Predictions stand beside events, and there are none.
     #[error("router_predicted_ttl_secs requires use_kv_events=true")]
     PredictedWithoutEvents,
+    /// A hold of no time.
+    #[error("router_hold must be above 0 seconds; leave it out to hold nobody")]
+    NoHold,
+    /// Two orders for one queue.
+    #[error(
+        "router_queue_policy={policy} and router_hold exclude each other: requests that are held go by an order of their own"
+    )]
+    TwoOrders {
+        /// The policy.
+        policy: QueuePolicy,
+    },
+    /// Times are to be told from what nobody counts.
+    #[error("{field} requires router_track_prefill_tokens=true")]
+    QueueWithoutPrefill {
+        /// What asks for it.
+        field: &'static str,
+    },
     /// A device weight.
     #[error(transparent)]
     DeviceWeights(#[from] WeightsError),
@@ -156,8 +193,32 @@ impl Tuning {
                 return Err(TuningError::PredictedWithoutEvents);
             }
         }
+        self.validate_queue()?;
         self.device_weights.validate()?;
         self.conditional_disagg.map_or(Ok(()), |rule| rule.validate())
+    }
+
+    fn validate_queue(&self) -> Result<(), TuningError> {
+        self.queue_threshold.map_or(Ok(()), |factor| weight("router_queue_threshold", factor))?;
+        self.busy.active_decode_blocks.map_or(Ok(()), |of| share("active_decode_blocks_threshold", of))?;
+        let factor = self.busy.active_prefill_tokens_frac;
+        factor.map_or(Ok(()), |of| weight("active_prefill_tokens_threshold_frac", of))?;
+        if self.hold.is_some_and(|hold| hold.is_zero()) {
+            return Err(TuningError::NoHold);
+        }
+        if self.hold.is_some() && self.queue_policy != QueuePolicy::Fcfs {
+            return Err(TuningError::TwoOrders { policy: self.queue_policy });
+        }
+        let asks = [
+            ("router_queue_threshold", self.queue_threshold.is_some()),
+            ("router_hold", self.hold.is_some()),
+        ];
+        match asks.into_iter().find(|(_, asks)| *asks) {
+            Some((field, _)) if !self.router_track_prefill_tokens => {
+                Err(TuningError::QueueWithoutPrefill { field })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Applies Dynamo's legacy `overlap_score_weight`: it is the prefill scale, and 0 also takes the credit.

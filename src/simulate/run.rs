@@ -148,6 +148,7 @@ impl<'a> Run<'a> {
             device: None,
             credits_overlap: true,
             expected: None,
+            capacity: crate::load::Capacity::default(),
             exclusion: None,
         };
         let page = u64::from(block_size.get());

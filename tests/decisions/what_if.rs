@@ -28,6 +28,7 @@ fn decision(tuning: Tuning, busy: u64) -> Decision {
             class: DeviceClass::Accelerator,
             device: None,
             credits_overlap: true,
+            capacity: kvroute::load::Capacity::default(),
             expected: None,
             exclusion: None,
         };

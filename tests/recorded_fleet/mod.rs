@@ -86,6 +86,7 @@ impl Set {
             class: if at < 2 { DeviceClass::Cpu } else { DeviceClass::Accelerator },
             device: None,
             credits_overlap: true,
+            capacity: kvroute::load::Capacity::default(),
             expected: (at % 2 == 1).then_some(Slot { index: 100 + at, generation: 0 }),
             exclusion: None,
         };

@@ -76,6 +76,10 @@ pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
         approximate_cache: approximate_cache(settings),
         router_predicted_ttl_secs: settings.number(PredictedTtlSecs),
         session_affinity: session_affinity(settings),
+        queue_threshold: base.queue_threshold,
+        queue_policy: base.queue_policy,
+        hold: base.hold,
+        busy: base.busy,
         accelerator_to_cpu_ratio: ratio(settings),
         device_weights: device_weights(settings),
     }

@@ -4,7 +4,7 @@ use super::{BEYOND, Malformed, Source, Wire, codes, fields};
 use crate::{
     device::{DeviceClass, Speed, Terms},
     index::Overlap,
-    load::{Backlog, SlotLoad},
+    load::{Backlog, Capacity, SlotLoad},
     select::{AffinityMode, Exclusion, Row, cost::predicted},
     slot::{Rank, Slot, WorkerId},
 };
@@ -12,6 +12,7 @@ use crate::{
 fields!(Slot { index, generation });
 fields!(Overlap { gpu, host, disk, external });
 fields!(SlotLoad { requests, prefill_tokens, decode_blocks });
+fields!(Capacity { kv_blocks, batch_tokens });
 fields!(Backlog { requests, work, head_work, head_since });
 fields!(Terms { capability, external_load, freshness, weight });
 codes!(AffinityMode { Hard = 1, Soft = 2 });
@@ -95,6 +96,8 @@ impl Wire for Row {
             load,
             backlog,
             speed,
+            capacity,
+            busy,
             cost: _,
         } = self;
         slot.put(out);
@@ -117,6 +120,8 @@ impl Wire for Row {
         put_rare(*load, out);
         put_rare(*backlog, out);
         put_rare(*speed, out);
+        put_rare(*capacity, out);
+        busy.put(out);
     }
 
     fn get(from: &mut Source<'_>) -> Result<Self, Malformed> {
@@ -140,6 +145,8 @@ impl Wire for Row {
             load: SlotLoad::default(),
             backlog: Backlog::default(),
             speed: Speed::default(),
+            capacity: Capacity::default(),
+            busy: false,
             cost: None,
         };
         row.predicted = Option::get(from)?.unwrap_or_else(|| predicted(row.overlap, row.carried));
@@ -148,6 +155,8 @@ impl Wire for Row {
         row.load = take_rare(from)?;
         row.backlog = take_rare(from)?;
         row.speed = take_rare(from)?;
+        row.capacity = take_rare(from)?;
+        row.busy = Wire::get(from)?;
         // Tiers add up, and their sum is a number that fits.
         let fits = |overlap: Overlap| {
             let Overlap { gpu, host, disk, external } = overlap;

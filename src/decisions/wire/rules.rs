@@ -7,9 +7,10 @@ use crate::{
     decisions::Rule,
     device::Weights,
     hash::BlockSize,
+    load::Thresholds,
     select::{
         ApproximateCache, ApproximatePolicy, BypassPolicy, ConditionalDisagg, CostModel, Mode,
-        SessionAffinity, Tuning,
+        SessionAffinity, Tuning, queue::QueuePolicy,
     },
 };
 
@@ -34,6 +35,8 @@ fields!(ConditionalDisagg {
 fields!(Weights { enabled, external, least, stale_secs });
 codes!(ApproximatePolicy { Ttl = 1, Lru = 2 });
 fields!(ApproximateCache { ttl_secs, policy });
+codes!(QueuePolicy { Fcfs = 1, Lcfs = 2, Wspt = 3 });
+fields!(Thresholds { active_decode_blocks, active_prefill_tokens, active_prefill_tokens_frac });
 fields!(SessionAffinity { ttl_secs, mode });
 fields!(Tuning {
     cost_model,
@@ -53,6 +56,10 @@ fields!(Tuning {
     approximate_cache,
     router_predicted_ttl_secs,
     conditional_disagg,
+    queue_threshold,
+    queue_policy,
+    hold,
+    busy,
     accelerator_to_cpu_ratio,
     device_weights,
 });

@@ -123,6 +123,7 @@ pub(super) mod tests {
                 class: DeviceClass::Accelerator,
                 device: None,
                 credits_overlap: true,
+                capacity: crate::load::Capacity::default(),
                 expected: None,
                 exclusion: None,
             })

@@ -91,6 +91,7 @@ mod tests {
             device: None,
             credits_overlap: true,
             expected: None,
+            capacity: crate::load::Capacity::default(),
             exclusion: None,
         };
         Row {
