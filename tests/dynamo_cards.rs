@@ -13,7 +13,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use kvroute::{
     fleet::{RouterConfig, WorkerSpec},
-    select::{BypassPolicy, ConditionalDisagg, Mode, Tuning},
+    load::Thresholds,
+    select::{AffinityMode, BypassPolicy, ConditionalDisagg, Mode, SessionAffinity, Tuning},
 };
 use serde_json::{Value, json};
 
@@ -65,6 +66,14 @@ fn expected() -> Vec<(&'static str, Option<Result<RouterConfig, &'static str>>)>
             ..*tuning
         };
     };
+    let thresholds = |tuning: &mut Tuning| {
+        tuning.busy = Thresholds {
+            active_decode_blocks: Some(0.85),
+            active_prefill_tokens: Some(16_384),
+            active_prefill_tokens_frac: Some(1.5),
+        };
+        tuning.session_affinity = SessionAffinity { ttl_secs: Some(600), mode: AffinityMode::Soft };
+    };
     vec![
         ("inherit", None),
         ("decode-inherit", None),
@@ -80,10 +89,7 @@ fn expected() -> Vec<(&'static str, Option<Result<RouterConfig, &'static str>>)>
         ("kv-legacy-weight-0", Some(Ok(kv(|tuning| tuning.set_overlap_score_weight(0.0))))),
         ("kv-no-events", Some(Err("use_remote_indexer = true is not supported by this version"))),
         ("kv-load-aware", Some(Ok(kv(load_aware)))),
-        (
-            "kv-thresholds",
-            Some(Err("active_decode_blocks_threshold = 0.85 is not supported by this version")),
-        ),
+        ("kv-thresholds", Some(Ok(kv(thresholds)))),
         ("kv-tuned", Some(Err("router_replica_sync = true is not supported by this version"))),
         (
             "kv-conditional",
@@ -203,7 +209,6 @@ fn keys_that_ask_for_something_are_refused_by_name() {
     for (key, value) in [
         ("enable_session_prefix_index", json!(true)),
         ("shared_cache_type", json!("hicache")),
-        ("router_queue_threshold", json!(1.5)),
         ("router_policy_config", json!("/policy.yaml")),
         ("use_remote_indexer", json!(true)),
         ("serve_indexer", json!(true)),

@@ -9,13 +9,9 @@
 
 use kvroute::{
     hash::SequenceHash,
-    select::{
-        Pin, PinField,
-        queue::{
-            Expired, Limits, Look, MOST_REQUESTS, Polled, Queue, QueuePolicy, QueueSettings, Urgency, Waiting,
-        },
+    select::queue::{
+        Expired, Limits, Look, MOST_REQUESTS, Polled, Queue, QueuePolicy, QueueSettings, Urgency, Waiting,
     },
-    slot::WorkerId,
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -28,7 +24,7 @@ fn at(arrived: f64) -> Waiting {
     Waiting {
         arrived: secs(arrived),
         urgency: Urgency::default(),
-        pin: None,
+        lane: 0,
         tenant: "".into(),
         isl_tokens: 1000,
         uncached_tokens: 1000,
@@ -55,9 +51,8 @@ fn work(arrived: f64, uncached_tokens: u64) -> Waiting {
     Waiting { uncached_tokens, ..at(arrived) }
 }
 
-fn pinned(arrived: f64, worker: u64) -> Waiting {
-    let pin = Pin { worker: WorkerId(worker), rank: None, field: PinField::default() };
-    Waiting { pin: Some(pin), ..at(arrived) }
+fn pinned(arrived: f64, lane: u64) -> Waiting {
+    Waiting { lane, ..at(arrived) }
 }
 
 fn of(tenant: &str, mut waiting: Waiting) -> Waiting {
@@ -150,8 +145,7 @@ fn what_holds_up_one_lane_holds_up_no_other() {
     let mut poll = |queue: &mut Queue<usize>| {
         queue.poll(secs(9.0), true, |waiting, number, _| {
             looked_at.push(*number);
-            let worker = waiting.pin.map(|pin| pin.worker.0);
-            if worker == Some(8) { Look::Leaves(()) } else { Look::LaneWaits }
+            if waiting.lane == 8 { Look::Leaves(()) } else { Look::LaneWaits }
         })
     };
     assert_eq!(poll(&mut queue), Polled::Ready(3, ()));
@@ -204,6 +198,14 @@ fn who_gives_up_leaves_no_trace() {
     assert_eq!((queue.len(), queue.isl_tokens(), queue.oldest()), (1, 1000, Some(secs(1.0))));
     assert_eq!(queue.poll(secs(9.0), false, |_, (), _| Look::<()>::Waits), Polled::WaitUntil(None));
     assert!(queue.withdraw(second).is_some() && queue.is_empty());
+}
+
+#[test]
+fn other_settings_hold_for_those_who_wait_already() {
+    let mut queue = filled(QueueSettings::default(), [work(1.0, 300), until(1.0, 9.0), work(2.0, 100)]);
+    queue.reconfigure(policy(QueuePolicy::Wspt));
+    queue.push(work(3.0, 200), 1, 3).unwrap();
+    assert_eq!(order(queue, 4.0), [1, 2, 3, 0]);
 }
 
 #[test]

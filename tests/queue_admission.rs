@@ -171,8 +171,8 @@ fn a_wait_says_how_long_it_is_likely_to_be() {
     fleet.load(0, 3 * BATCH, 0).load(1, 2 * BATCH, 0);
     // 1000 tokens too many, at 10,000 a second, as long as nothing was seen.
     let wait = fleet.waits(&demand(160)).unwrap();
-    assert_eq!((wait.expected.as_millis(), wait.uncached_tokens), (100, 160));
-    assert!((wait.prefill_seconds - 416e-4).abs() < 1e-9, "{}", wait.prefill_seconds);
+    assert_eq!((wait.expected.as_millis(), wait.prefill.uncached_tokens), (100, 160));
+    assert!((wait.prefill.seconds - 416e-4).abs() < 1e-9, "{}", wait.prefill.seconds);
     let outlook = fleet.outlook();
     assert_eq!((outlook.free, outlook.at, outlook.expected.as_millis()), (false, None, 100));
     fleet.bookings.clear();

@@ -81,11 +81,18 @@ async fn nobody_can_be_reached() {
     expect_readable(&tried.json);
     assert_eq!(rig.metric("kvroute_retries_total", "").await, 2.0);
 
-    let untried = rig.post("/v1/chat/completions", &body).await;
-    assert_eq!(untried.status, 503, "{}", untried.text);
-    assert!(untried.headers.contains_key("retry-after"));
-    assert!(untried.text.contains("3 unroutable"), "{}", untried.text);
-    expect_readable(&untried.json);
+    // All rest, so the one that rested longest is tried all the same: it may be well by now.
+    let explain = rig.explain(&body).await;
+    let resting: Vec<_> = (1..=3).filter(|id| candidate(&explain, *id)["excluded"] == "unroutable").collect();
+    assert_eq!(resting.len(), 2, "{explain}");
+    for id in 1..=3 {
+        assert_eq!(candidate(&explain, id)["failures"], 1, "{explain}");
+        assert!(candidate(&explain, id)["inhibited_seconds"].as_f64() > Some(0.0), "{explain}");
+        assert!(rig.metric("kvroute_worker_inhibited_seconds", &format!("worker=\"{id}\"")).await > 0.0);
+    }
+    let again = rig.post("/v1/chat/completions", &body).await;
+    assert_eq!(again.status, 502, "{}", again.text);
+    expect_readable(&again.json);
     rig.wait_for_idle().await;
     assert_eq!(rig.outcomes("server_error").await, 2);
 }
@@ -98,6 +105,24 @@ async fn the_only_worker_cannot_be_reached() {
     expect_readable(&answer.json);
     assert_eq!(rig.metric("kvroute_retries_total", "").await, 0.0, "there was no other to try");
     rig.wait_for_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_says_it_is_unavailable_rests_and_one_that_fails_a_request_does_not() {
+    for (status, rests) in [(500, false), (502, true), (503, true), (504, true)] {
+        let rig = Rig::start(Mode::RoundRobin, 2).await;
+        rig.engines[0].fail_next(StatusCode::from_u16(status).unwrap());
+        let mut body = chat("you are brief", "hello");
+        body["nvext"] = json!({ "extra_fields": ["worker_id"] });
+        let failed = rig.post("/v1/chat/completions", &body).await;
+        assert_eq!(failed.status.as_u16(), status, "it is passed on: {}", failed.text);
+        let mut served = Vec::new();
+        for _ in 0..3 {
+            served.push(rig.post("/v1/chat/completions", &body).await.worker());
+        }
+        assert_eq!(!served.contains(&1), rests, "{status}: {served:?}");
+        rig.wait_for_idle().await;
+    }
 }
 
 /// A stream that its engine does not finish: an error event says so, and nothing says that it is complete.

@@ -65,6 +65,7 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     let streams = FleetStreams::new(StreamSettings::default());
     let fleet = Fleet::new(plan.router.clone(), Box::new(streams.clone()));
     let fleet = fleet.on_config_mismatch(plan.settings.on_config_mismatch);
+    let fleet = fleet.inhibiting_for(plan.settings.inhibition);
     let fleet = Arc::new(fleet.serving(plan.settings.namespaces.clone()));
     for spec in plan.workers {
         let url = spec.url.clone();

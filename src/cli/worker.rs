@@ -90,9 +90,11 @@ impl AttachCommand {
         let mut signals = shutdown::signals()?;
         let file = self.worker.file()?;
         let worker = self.worker.over(&Environment::process(), file.as_ref())?;
-        let Advertised { config, cost_model, device_weights } = advertised(&self.router, file.as_ref())?;
+        let Advertised { config, cost_model, hold, device_weights } =
+            advertised(&self.router, file.as_ref())?;
         let mut plan = self.attach.plan(backend, &worker, file.as_ref(), config, self.engine_arguments)?;
         plan.agent.spec.router_cost_model = cost_model;
+        plan.agent.spec.router_hold = hold;
         plan.agent.spec.device_weights = device_weights;
         if !plan.not_applied.is_empty() {
             warn!(
@@ -113,7 +115,8 @@ impl MockWorkerCommand {
             return Err(WorkerConfigError::MockEngine(file.path.clone()).into());
         }
         let worker = self.worker.over(&Environment::process(), file.as_ref())?;
-        let Advertised { config, cost_model, device_weights } = advertised(&self.router, file.as_ref())?;
+        let Advertised { config, cost_model, hold, device_weights } =
+            advertised(&self.router, file.as_ref())?;
         let arguments = MockArguments::try_parse_from(&self.engine_arguments)
             .map_err(|error| format!("mock engine: {}", error.to_string().trim_start_matches("error: ")))?;
         let settings = arguments.mock.settings()?;
@@ -123,6 +126,7 @@ impl MockWorkerCommand {
         let facts = Facts { worker_type: stated_role(arguments.mock.role), ..Facts::default() };
         let mut settings = worker.agent(Backend::Mock, url, facts, config)?;
         settings.spec.router_cost_model = cost_model;
+        settings.spec.router_hold = hold;
         settings.spec.device_weights = device_weights;
         let outcome = agent::run(settings, signals.wait()).await;
         engine.stop().await;
@@ -156,11 +160,14 @@ fn advertised(
     file: Option<&WorkerFile>,
 ) -> Result<Advertised, Box<dyn std::error::Error + Send + Sync>> {
     let built = router_config(flags, file.map(WorkerFile::router_section))?;
-    let cost_model = built.cost_model();
+    let (cost_model, hold) = (built.cost_model(), built.hold());
     let device_weights = built.device_weights().map(DeviceWeights);
     let Built { config, settings, .. } = built;
     if let Some(model) = cost_model {
         info!(cost_model = model.name(), "advertising a cost model on the card");
+    }
+    if let Some(seconds) = hold {
+        info!(seconds, "advertising a hold on the card");
     }
     match &config {
         Some(config) => {
@@ -169,13 +176,15 @@ fn advertised(
         }
         None => info!("advertising no router configuration: the set inherits the frontend's"),
     }
-    Ok(Advertised { config, cost_model, device_weights })
+    Ok(Advertised { config, cost_model, hold, device_weights })
 }
 
 /// What a worker's card says of routing.
 struct Advertised {
     config: Option<RouterConfig>,
     cost_model: Option<CostModel>,
+    /// In seconds.
+    hold: Option<f64>,
     device_weights: Option<DeviceWeights>,
 }
 

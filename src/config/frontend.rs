@@ -8,6 +8,7 @@ use std::{
 
 use ahash::AHashSet;
 use clap::Args;
+use http::StatusCode;
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
-    frontend::{DecisionLogSettings, FrontendSettings, PrefillFallback},
+    frontend::{DecisionLogSettings, FrontendSettings, PrefillFallback, QueueTurns},
 };
 
 /// Flags of the frontend as given. The same names, with underscores, are the keys of `[frontend]` in a file.
@@ -68,6 +69,24 @@ pub struct FrontendArgs {
     /// decode worker compute its prompt too [default: none]
     #[arg(long, env = "KVROUTE_PREFILL_FALLBACK", value_name = "FALLBACK", help_heading = LIMITS)]
     pub prefill_fallback: Option<PrefillFallback>,
+    /// Requests that may wait in the router for each worker of a set, if its configuration lets any wait; one beyond is
+    /// answered with 429 [default: 256]
+    #[arg(long, env = "KVROUTE_QUEUE_LIMIT", value_name = "N", help_heading = LIMITS)]
+    pub queue_limit: Option<u64>,
+    /// The same of prompt tokens [default: no limit]
+    #[arg(long, env = "KVROUTE_QUEUE_TOKEN_LIMIT", value_name = "TOKENS", help_heading = LIMITS)]
+    pub queue_token_limit: Option<u64>,
+    /// Who takes turns among the requests that wait: tenant (by the header x-tenant-id, each with limits of its own) or none
+    /// [default: none]
+    #[arg(long, env = "KVROUTE_QUEUE_TURNS", value_name = "WHO", help_heading = LIMITS)]
+    pub queue_turns: Option<QueueTurns>,
+    /// Status that a request is answered with when all workers are over a busy threshold, 400 to 599 [default: 529]
+    #[arg(long, env = "DYN_HTTP_OVERLOAD_STATUS_CODE", value_name = "CODE", help_heading = LIMITS)]
+    pub overload_status: Option<u16>,
+    /// Seconds that a worker gets no requests after it failed one; twice as long with each further failure, up to a minute;
+    /// 0 goes on [default: 5]
+    #[arg(long, env = "DYN_RUNTIME_INHIBITED_DURATION_SECS", value_name = "SECONDS", help_heading = LIMITS)]
+    pub inhibition: Option<u64>,
     /// Record decisions in FILE, for kvroute simulate --decisions and GET /v1/route/decisions/ID: of a SHARE of the requests
     /// (1), a new file from BYTES on (268435456), N full ones kept (3) [default: nowhere]
     #[arg(long, env = "KVROUTE_DECISION_LOG", value_name = DECISION_LOG, help_heading = RECORDS)]
@@ -131,6 +150,9 @@ pub enum ConfigError {
     /// Both a demand and a way around it.
     #[error("--enforce-disagg and --prefill-fallback decode contradict each other; leave one out")]
     EnforcedFallback,
+    /// A status that is no error.
+    #[error("--overload-status {0} is not usable; accepted are 400 to 599")]
+    OverloadStatus(u16),
     /// The token file.
     #[error("--admin-token-file {path}: {problem}")]
     Token {
@@ -199,6 +221,13 @@ impl FrontendArgs {
             None => return Err(ConfigError::OpenAdmin(admin_host)),
         };
         let seconds = |flag: Option<u64>, default: Duration| flag.map_or(default, Duration::from_secs);
+        let overload_status = match self.overload_status.or(below.overload_status) {
+            Some(code) => StatusCode::from_u16(code)
+                .ok()
+                .filter(|status| status.is_client_error() || status.is_server_error())
+                .ok_or(ConfigError::OverloadStatus(code))?,
+            None => default.overload_status,
+        };
         let mut upstream = default.upstream;
         if let Some(ms) = self.connect_timeout_ms.or(below.connect_timeout_ms) {
             upstream.connect_timeout = Duration::from_millis(ms);
@@ -219,6 +248,11 @@ impl FrontendArgs {
                 .prefill_fallback
                 .or(below.prefill_fallback)
                 .unwrap_or(default.prefill_fallback),
+            queue_limit: self.queue_limit.or(below.queue_limit).unwrap_or(default.queue_limit),
+            queue_token_limit: self.queue_token_limit.or(below.queue_token_limit),
+            queue_turns: self.queue_turns.or(below.queue_turns).unwrap_or(default.queue_turns),
+            overload_status,
+            inhibition: seconds(self.inhibition.or(below.inhibition), default.inhibition),
             retries: self.retries.or(below.retries).unwrap_or(default.retries),
             on_config_mismatch: self
                 .on_config_mismatch
@@ -270,6 +304,10 @@ fn worker_value(key: &str, text: &str) -> Result<toml::Value, String> {
             .parse()
             .map(toml::Value::Integer)
             .map_err(|_| format!("{key} = '{text}' is not a whole number that fits")),
+        "router_hold" => text
+            .parse()
+            .map(toml::Value::Float)
+            .map_err(|_| format!("{key} = '{text}' is not a number of seconds")),
         "eagle" => text.parse().map(toml::Value::Boolean).map_err(|_| "eagle is true or false".to_owned()),
         "lora_adapters" | "router_config" | "device_weights" => {
             Err(format!("{key} fits a [[worker]] of a file only (--config)"))

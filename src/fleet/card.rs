@@ -1,5 +1,7 @@
 //! The card: what a worker says about the model that it serves.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -58,16 +60,20 @@ pub struct Card {
     /// The cost model that the worker wants for its set, whoever's the rest of the configuration is; absent = the
     /// frontend's.
     pub router_cost_model: Option<CostModel>,
+    /// For how many seconds requests of its set are to be held at most, whoever's the rest of the configuration is; absent
+    /// = the frontend's.
+    pub router_hold: Option<f64>,
 }
 
 impl Card {
     /// The configuration that routing under this card follows: its own as a whole, else the frontend's, and apart from that
-    /// its own cost model and device weights, else the frontend's. What one accelerator is worth in CPUs, and by which policy
-    /// caches without events are guessed, is not the card's to say; it is always the frontend's.
+    /// its own cost model, hold and device weights, else the frontend's. What one accelerator is worth in CPUs, and by which
+    /// policy caches without events are guessed, is not the card's to say; it is always the frontend's.
     #[must_use]
     pub fn effective_config(&self, frontend: &RouterConfig) -> RouterConfig {
         let mut config = self.router_config.as_ref().unwrap_or(frontend).clone();
         config.tuning.cost_model = self.router_cost_model.unwrap_or(frontend.tuning.cost_model);
+        config.tuning.hold = self.router_hold.map_or(frontend.tuning.hold, hold);
         config.tuning.accelerator_to_cpu_ratio = frontend.tuning.accelerator_to_cpu_ratio;
         config.tuning.approximate_cache.policy = frontend.tuning.approximate_cache.policy;
         config.tuning.device_weights =
@@ -87,8 +93,14 @@ impl Card {
             "device_weights": DeviceWeights(config.tuning.device_weights),
             "router_config": config,
             "router_cost_model": config.tuning.cost_model.name(),
+            "router_hold": config.tuning.hold.map_or(0.0, |hold| hold.as_secs_f64()),
         }))
     }
+}
+
+/// A hold of so many seconds, of which 0 is none.
+fn hold(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok().filter(|hold| !hold.is_zero())
 }
 
 #[cfg(test)]
@@ -115,6 +127,7 @@ mod tests {
             Card { max_model_len: Some(4096), ..plain.clone() },
             Card { device_weights: Some(DeviceWeights(off)), ..plain.clone() },
             Card { router_cost_model: Some(CostModel::Blocks), ..plain.clone() },
+            Card { router_hold: Some(2.5), ..plain.clone() },
         ];
         for mode in Mode::ALL.into_iter().filter(|mode| *mode != frontend.mode) {
             let config = RouterConfig { mode, tuning: Tuning::default() };
@@ -156,6 +169,23 @@ mod tests {
         // Who inherits follows the frontend; who advertises does not.
         let elsewhere = RouterConfig::default();
         assert_ne!(fingerprint(&silent, &elsewhere), fingerprint(&silent, &frontend));
+    }
+
+    #[test]
+    fn the_hold_is_a_key_of_its_own() {
+        let held = Tuning { hold: Some(Duration::from_secs(2)), ..Tuning::default() };
+        let frontend = RouterConfig { mode: Mode::Kv, tuning: held };
+        let plain = WorkerSpec::new("http://h:1", "m").card();
+        let advertised = RouterConfig { mode: Mode::Kv, tuning: Tuning::default() };
+        for (router_config, router_hold, expected) in [
+            (None, None, Some(2.0)),
+            (None, Some(0.5), Some(0.5)),
+            (None, Some(0.0), None),
+            (Some(advertised), None, Some(2.0)),
+        ] {
+            let config = Card { router_config, router_hold, ..plain.clone() }.effective_config(&frontend);
+            assert_eq!(config.tuning.hold.map(|hold| hold.as_secs_f64()), expected);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! A prefill worker whose card cannot be read is remembered for a while ([`Unreadable`]): it is there, and a
 //! deployment whose prefill workers all came with such cards must say so, not go on without them.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use thiserror::Error;
 use tracing::{error, info, warn};
@@ -111,7 +111,7 @@ struct Resolved {
 ///
 /// Of several cards the first counts. What it advertises holds as a whole; where it is silent, the decode set's
 /// configuration holds. Blocks in use are not tracked in either case: a prompt leaves a prefill worker once it is
-/// computed.
+/// computed. The busy thresholds are the decode set's in either case.
 fn resolve(
     cards: &[Option<&RouterConfig>],
     unreadable: usize,
@@ -132,6 +132,7 @@ fn resolve(
             router_track_output_blocks: false,
             // It says when prefill workers are bypassed, not what they do.
             conditional_disagg: None,
+            busy: decode.tuning.busy,
             ..effective.tuning
         },
         ..effective.clone()
@@ -217,6 +218,7 @@ impl Pools {
         let resolved = resolve(&cards, unreadable, &config).map(|mut resolved| {
             let prefill = prefill.map(|prefill| &sets[prefill]);
             resolved.config.tuning.cost_model = cost_model(prefill, &config, resolved.advertised);
+            resolved.config.tuning.hold = hold(prefill, &config, resolved.advertised);
             resolved
         });
         let (resolved, prefill) = match (resolved, prefill) {
@@ -350,6 +352,12 @@ fn of_role(sets: &[SetView], key: &SetKey, role: WorkerType) -> Vec<usize> {
 fn cost_model(prefill: Option<&SetView>, decode: &RouterConfig, advertised: bool) -> CostModel {
     let own = prefill.filter(|set| advertised || set.says(|spec| spec.router_cost_model.is_some()));
     own.map_or(decode.tuning.cost_model, |set| set.config.tuning.cost_model)
+}
+
+/// The hold of a prefill set, by the same rule.
+fn hold(prefill: Option<&SetView>, decode: &RouterConfig, advertised: bool) -> Option<Duration> {
+    let own = prefill.filter(|set| advertised || set.says(|spec| spec.router_hold.is_some()));
+    own.map_or(decode.tuning.hold, |set| set.config.tuning.hold)
 }
 
 /// What each worker of a set advertises, in order of joining.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::router_config::{RouterConfigError, only};
-use crate::select::{ApproximateCache, ConditionalDisagg, Tuning};
+use crate::select::{ApproximateCache, ConditionalDisagg, Tuning, queue::UnknownQueuePolicy};
 
 /// The keys. Unknown ones are refused by name. What is written are the keys that Dynamo always writes, so that its
 /// frontends read our cards, and of the others those that are not at their default, so that older ones do too.
@@ -23,6 +23,8 @@ pub(super) struct KvRouterConfig {
     router_track_output_blocks: bool,
     router_assume_kv_reuse: bool,
     router_track_prefill_tokens: bool,
+    router_queue_threshold: Option<f64>,
+    router_queue_policy: String,
     use_kv_events: bool,
     router_ttl_secs: f64,
     router_predicted_ttl_secs: Option<f64>,
@@ -31,8 +33,6 @@ pub(super) struct KvRouterConfig {
     // From here on accepted only where they ask for nothing.
     router_replica_sync: bool,
     router_prefill_load_model: String,
-    router_queue_threshold: Option<f64>,
-    router_queue_policy: String,
     router_policy_config: Option<String>,
     skip_initial_worker_wait: bool,
     use_remote_indexer: bool,
@@ -182,6 +182,10 @@ impl KvRouterConfig {
                 ..ApproximateCache::default()
             },
             router_predicted_ttl_secs: self.router_predicted_ttl_secs,
+            queue_threshold: self.router_queue_threshold,
+            queue_policy: self.router_queue_policy.parse().map_err(|error: UnknownQueuePolicy| {
+                RouterConfigError::Tuning(format!("router_queue_policy: {error}"))
+            })?,
             ..Tuning::default()
         };
         if let Some(weight) = self.overlap_score_weight {
@@ -211,14 +215,16 @@ impl KvRouterConfig {
             return Err(RouterConfigError::Tuning(problem.to_owned()));
         }
         let policy = self.conditional_disagg_policy.parse();
-        Ok(Some(ConditionalDisagg {
+        let mut rule = ConditionalDisagg {
             policy: policy
                 .map_err(|error| RouterConfigError::Tuning(format!("conditional_disagg_policy: {error}")))?,
             eff_isl_threshold: self.conditional_disagg_eff_isl_threshold,
             eff_isl_ratio_threshold: self.conditional_disagg_eff_isl_ratio_threshold,
             prefill_busy_threshold: self.conditional_disagg_prefill_busy_threshold,
             decode_busy_threshold: self.conditional_disagg_decode_busy_threshold,
-        }))
+        };
+        rule.fall_back_to(self.router_queue_threshold);
+        Ok(Some(rule))
     }
 
     fn refuse_unsupported(&self) -> Result<(), RouterConfigError> {
@@ -231,8 +237,8 @@ impl KvRouterConfig {
             ..self.clone()
         };
         refuse_unless_default!(given, Self::default(),
-            router_replica_sync router_prefill_load_model router_queue_threshold router_queue_policy
-            router_policy_config skip_initial_worker_wait use_remote_indexer serve_indexer shared_cache_type
+            router_replica_sync router_prefill_load_model router_policy_config
+            skip_initial_worker_wait use_remote_indexer serve_indexer shared_cache_type
             shared_cache_multiplier router_tracking_hash router_tracking_key_file
             router_tracking_key_id enable_session_prefix_index);
         Ok(())
@@ -258,6 +264,8 @@ impl From<&Tuning> for KvRouterConfig {
             use_kv_events: tuning.use_kv_events,
             router_ttl_secs: tuning.approximate_cache.ttl_secs + 0.0,
             router_predicted_ttl_secs: tuning.router_predicted_ttl_secs.map(|ttl| ttl + 0.0),
+            router_queue_threshold: tuning.queue_threshold.map(|factor| factor + 0.0),
+            router_queue_policy: tuning.queue_policy.name().to_owned(),
             conditional_disagg_enabled: tuning.conditional_disagg.is_some(),
             conditional_disagg_policy: rule.policy.name().to_owned(),
             conditional_disagg_eff_isl_threshold: rule.eff_isl_threshold,

@@ -17,6 +17,7 @@ use super::{
     cohort::Cohort,
     disagg::Pools,
     fingerprint::Fingerprint,
+    inhibition::DEFAULT_INHIBITION,
     lease::Leases,
     mismatch::OnConfigMismatch,
     namespaces::{Namespaces, Strangers},
@@ -81,10 +82,8 @@ pub struct Fleet {
     namespaces: Namespaces,
     strangers: Strangers,
     clock: Clock,
+    inhibition: Duration,
 }
-
-/// How long a worker that could not be reached takes no requests.
-const INHIBITION: Duration = Duration::from_secs(5);
 
 /// Number of indexes from which those without a worker set are dropped before another is made.
 const MANY_INDEXES: usize = 32;
@@ -109,7 +108,14 @@ impl Fleet {
             namespaces: Namespaces::default(),
             strangers: Strangers::default(),
             clock: Clock::start(),
+            inhibition: DEFAULT_INHIBITION,
         }
+    }
+
+    /// The same, keeping requests for so long from a worker that failed one for the first time; zero keeps none away.
+    #[must_use]
+    pub fn inhibiting_for(self, inhibition: Duration) -> Self {
+        Self { inhibition, ..self }
     }
 
     /// The same with what becomes of sets whose members disagree.
@@ -162,10 +168,13 @@ impl Fleet {
         u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Keeps requests away from a worker that could not be reached, for a few seconds. What it was sent is held to be lost.
+    /// Keeps requests away from a worker that failed one, for a few seconds; for longer, if it did so before and served none
+    /// in between. What it was sent is held to be lost.
     pub fn inhibit(&self, worker: &WorkerInfo) {
-        let length = u64::try_from(INHIBITION.as_millis()).unwrap_or(u64::MAX);
-        worker.inhibit(self.now_ms().saturating_add(length));
+        let first_ms = u64::try_from(self.inhibition.as_millis()).unwrap_or(u64::MAX);
+        if first_ms > 0 {
+            worker.inhibit(self.now_ms(), first_ms);
+        }
         let view = self.view();
         let ranks = view.members().filter(|(_, member)| member.worker.id == worker.id);
         ranks

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-use super::kv_router_config::KvRouterConfig;
+use super::{kv_router_config::KvRouterConfig, load_threshold_config::LoadThresholdConfig};
 use crate::select::{AffinityMode, Mode, SessionAffinity, Tuning};
 
 /// A strategy with its tuning. It replaces the frontend's as a whole, never field by field: a card says
@@ -83,34 +83,11 @@ fn hard() -> String {
     "hard".to_owned()
 }
 
-/// Thresholds that are not set are not written.
-#[derive(Deserialize, Serialize, Default)]
-#[serde(deny_unknown_fields, default)]
-struct LoadThresholdConfig {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    active_decode_blocks_threshold: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    active_prefill_tokens_threshold: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    active_prefill_tokens_threshold_frac: Option<f64>,
-}
-
 impl Wire {
     /// A value that nobody would take, whether or not the key is supported.
     fn problem(&self) -> Option<String> {
-        let LoadThresholdConfig {
-            active_decode_blocks_threshold: share,
-            active_prefill_tokens_threshold_frac: factor,
-            ..
-        } = self.load_threshold_config;
-        if let Some(share) = share.filter(|share| !(0.0..=1.0).contains(share)) {
-            return Some(format!(
-                "active_decode_blocks_threshold must be between 0.0 and 1.0, and is {share}"
-            ));
-        }
-        if let Some(factor) = factor.filter(|factor| !(factor.is_finite() && *factor >= 0.0)) {
-            let key = "active_prefill_tokens_threshold_frac";
-            return Some(format!("{key} must be finite and non-negative, and is {factor}"));
+        if let Some(problem) = self.load_threshold_config.problem() {
+            return Some(problem);
         }
         if self.session_affinity_ttl_secs.is_some_and(|seconds| !(1..=31_536_000).contains(&seconds)) {
             return Some("session_affinity_ttl_secs must be between 1 and 31536000".to_owned());
@@ -142,27 +119,20 @@ impl TryFrom<Wire> for RouterConfig {
             .find(|(_, card, cli)| wire.router_mode == *card || wire.router_mode == *cli)
             .map(|&(mode, ..)| mode)
             .ok_or_else(|| RouterConfigError::UnknownMode(wire.router_mode.clone()))?;
-        let tuning = wire.kv_router_config.tuning()?;
+        let mut tuning = wire.kv_router_config.tuning()?;
         if let Some(problem) = wire.problem() {
             return Err(RouterConfigError::Value(problem));
         }
         if tuning.conditional_disagg.is_some() && mode != Mode::Kv {
             return Err(RouterConfigError::NeedsKv("conditional_disagg_enabled"));
         }
-        let thresholds = &wire.load_threshold_config;
-        only("active_decode_blocks_threshold", &thresholds.active_decode_blocks_threshold, &None)?;
-        only("active_prefill_tokens_threshold", &thresholds.active_prefill_tokens_threshold, &None)?;
-        only(
-            "active_prefill_tokens_threshold_frac",
-            &thresholds.active_prefill_tokens_threshold_frac,
-            &None,
-        )?;
         only("enforce_disagg", &wire.enforce_disagg, &false)?;
-        let session_affinity = SessionAffinity {
+        tuning.busy = wire.load_threshold_config.into();
+        tuning.session_affinity = SessionAffinity {
             ttl_secs: wire.session_affinity_ttl_secs,
             mode: wire.session_affinity_mode.parse().unwrap_or_default(),
         };
-        Ok(Self { mode, tuning: Tuning { session_affinity, ..tuning } })
+        Ok(Self { mode, tuning })
     }
 }
 
@@ -178,7 +148,7 @@ impl Serialize for RouterConfig {
         Wire {
             router_mode: mode.to_owned(),
             kv_router_config: KvRouterConfig::from(&self.tuning),
-            load_threshold_config: LoadThresholdConfig::default(),
+            load_threshold_config: LoadThresholdConfig::from(self.tuning.busy),
             enforce_disagg: false,
             session_affinity_ttl_secs: self.tuning.session_affinity.ttl_secs,
             session_affinity_mode: self.tuning.session_affinity.mode.name().to_owned(),
@@ -190,6 +160,7 @@ impl Serialize for RouterConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{load::Thresholds, select::queue::QueuePolicy};
 
     fn read(json: &str) -> Result<RouterConfig, String> {
         serde_json::from_str(json).map_err(|error| error.to_string())
@@ -217,11 +188,15 @@ mod tests {
     #[test]
     fn what_is_written_reads_back_the_same() {
         let session_affinity = SessionAffinity { ttl_secs: Some(60), mode: AffinityMode::Soft };
-        let tuning = Tuning { prefill_load_scale: 20.0, session_affinity, ..Tuning::default() };
+        let busy = Thresholds { active_decode_blocks: Some(0.85), ..Thresholds::default() };
+        let tuning = Tuning { prefill_load_scale: 20.0, session_affinity, busy, ..Tuning::default() };
         for mode in [Mode::Kv, Mode::RoundRobin] {
             let config = RouterConfig { mode, tuning };
             assert_eq!(read(&serde_json::to_string(&config).unwrap()).unwrap(), config);
         }
+        let tuning = Tuning { queue_threshold: Some(1.5), queue_policy: QueuePolicy::Lcfs, ..tuning };
+        let config = RouterConfig { mode: Mode::Kv, tuning };
+        assert_eq!(read(&serde_json::to_string(&config).unwrap()).unwrap(), config);
     }
 
     #[test]
@@ -235,16 +210,12 @@ mod tests {
                 "overlap_score_credit",
             ),
             (
-                r#"{"router_mode":"k_v","kv_router_config":{"router_queue_threshold":1.5}}"#,
-                "router_queue_threshold = 1.5",
-            ),
-            (
                 r#"{"router_mode":"k_v","kv_router_config":{"use_kv_events":false,"conditional_disagg_enabled":true}}"#,
                 "conditional_disagg_enabled requires use_kv_events=true",
             ),
             (
-                r#"{"router_mode":"k_v","load_threshold_config":{"active_decode_blocks_threshold":0.8}}"#,
-                "active_decode_blocks_threshold",
+                r#"{"router_mode":"k_v","load_threshold_config":{"active_decode_blocks_threshold":1.5}}"#,
+                "active_decode_blocks_threshold must be between 0.0 and 1.0, and is 1.5",
             ),
             (
                 r#"{"router_mode":"k_v","session_affinity_ttl_secs":0}"#,
@@ -252,8 +223,8 @@ mod tests {
             ),
             (r#"{"router_mode":"k_v","session_affinity_mode":"x"}"#, "invalid session affinity mode \"x\""),
             (
-                r#"{"router_mode":"k_v","kv_router_config":{"router_queue_policy":"wspt"}}"#,
-                r#"router_queue_policy = "wspt" is not supported by this version; leave it out or set it to "fcfs""#,
+                r#"{"router_mode":"k_v","kv_router_config":{"router_queue_policy":"sjf"}}"#,
+                "router_queue_policy: unknown queue policy 'sjf'; expected one of fcfs, lcfs, wspt",
             ),
             (
                 r#"{"router_mode":"random","kv_router_config":{"conditional_disagg_enabled":true}}"#,

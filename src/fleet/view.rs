@@ -20,6 +20,7 @@ use super::{
     disagg::PrefillPool,
     fence::{Fence, FenceCell},
     fingerprint::Fingerprint,
+    inhibition::Inhibition,
     rank::Expected,
     router_config::RouterConfig,
     stream_status::StreamStatus,
@@ -50,9 +51,8 @@ pub struct WorkerInfo {
     pub registered_ms: u64,
     /// Set when the worker is on its way out: in-flight requests finish, no new ones come.
     draining: AtomicBool,
-    /// Milliseconds since the fleet's epoch until which the worker takes no requests, because one could not
-    /// be delivered. Relaxed on both sides: a request that misses a fresh value is retried elsewhere.
-    inhibited_until: AtomicU64,
+    /// Whether requests are kept away because it failed some, on the fleet's clock.
+    inhibition: Inhibition,
     fence: FenceCell,
 }
 
@@ -60,9 +60,8 @@ impl WorkerInfo {
     pub(super) fn new(id: WorkerId, url: Uri, spec: WorkerSpec, registered_ms: u64) -> Self {
         let draining = AtomicBool::new(false);
         let adapters = ArcSwap::from_pointee(sorted(&spec.lora_adapters));
-        let inhibited_until = AtomicU64::new(0);
-        let fence = FenceCell::default();
-        Self { id, url, spec, adapters, registered_ms, draining, inhibited_until, fence }
+        let (inhibition, fence) = (Inhibition::default(), FenceCell::default());
+        Self { id, url, spec, adapters, registered_ms, draining, inhibition, fence }
     }
 
     /// The LoRA adapters that it serves now, sorted.
@@ -107,9 +106,26 @@ impl WorkerInfo {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Keeps requests away until `until_ms` on the fleet's clock.
-    pub fn inhibit(&self, until_ms: u64) {
-        self.inhibited_until.fetch_max(until_ms, Ordering::Relaxed);
+    /// It failed a request at `now_ms`, and is kept from others for `first_ms`, or longer if it did so before.
+    pub(super) fn inhibit(&self, now_ms: u64, first_ms: u64) {
+        self.inhibition.fail(now_ms, first_ms);
+    }
+
+    /// It served a request: what it failed before is forgotten.
+    pub fn recovered(&self) {
+        self.inhibition.end();
+    }
+
+    /// For how many milliseconds from `now_ms` requests are kept away because it failed some.
+    #[must_use]
+    pub fn inhibited_ms(&self, now_ms: u64) -> u64 {
+        self.inhibition.until_ms().saturating_sub(now_ms)
+    }
+
+    /// How many times in a row it failed, as far as that is counted.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.inhibition.failures()
     }
 
     /// What an operator said about its fence.
@@ -127,7 +143,7 @@ impl WorkerInfo {
     pub fn exclusion(&self, now_ms: u64) -> Option<Exclusion> {
         if self.is_draining() {
             Some(Exclusion::Draining)
-        } else if self.inhibited_until.load(Ordering::Relaxed) > now_ms {
+        } else if self.inhibited_ms(now_ms) > 0 {
             Some(Exclusion::Unroutable)
         } else {
             None
@@ -277,6 +293,25 @@ impl SetView {
         let exclusion = |member| self.exclusion_for(member, adapter, now_ms);
         let members = self.members.iter();
         out.extend(members.map(|member| Member { exclusion: exclusion(member), ..member.member(now_ms) }));
+        if out.iter().all(|member| member.exclusion.is_some()) {
+            self.admit_the_least_bad(adapter, now_ms, out);
+        }
+    }
+
+    /// Where failures alone keep requests from every worker that could take them, the one whose time is over first takes
+    /// them all the same: to try is better than to refuse, and it may be well by now.
+    fn admit_the_least_bad(&self, adapter: Option<&str>, now_ms: u64, members: &mut [Member]) {
+        let failed = |of: &RankMember| {
+            let serves = adapter.is_none_or(|adapter| of.worker.serves(adapter));
+            serves && self.exclusion(of, now_ms) == Some(Exclusion::Unroutable)
+        };
+        let least = self.members.iter().filter(|of| failed(of));
+        let least = least.min_by_key(|of| of.worker.inhibited_ms(now_ms)).map(|of| of.worker.id);
+        for (member, of) in members.iter_mut().zip(&self.members) {
+            if Some(member.worker) == least && failed(of) {
+                member.exclusion = None;
+            }
+        }
     }
 
     /// Why one of its members takes no request for `adapter`, or for the model itself, at `now_ms`, if it does not.
@@ -295,17 +330,25 @@ impl SetView {
         }
     }
 
-    /// How many ranks take requests at `now_ms`.
+    /// How many ranks take requests at `now_ms`; one, if failures alone keep them from all.
     #[must_use]
     pub fn routable(&self, now_ms: u64) -> usize {
         self.routable_for(None, now_ms)
     }
 
-    /// How many ranks take requests for `adapter`, or for the model itself, at `now_ms`.
+    /// How many ranks take requests for `adapter`, or for the model itself, at `now_ms`; one, if failures alone keep them
+    /// from all.
     #[must_use]
     pub fn routable_for(&self, adapter: Option<&str>, now_ms: u64) -> usize {
-        let takes = |member: &&Arc<RankMember>| self.exclusion_for(member, adapter, now_ms).is_none();
-        self.members.iter().filter(takes).count()
+        let serving = || {
+            let serves =
+                |member: &&Arc<RankMember>| adapter.is_none_or(|adapter| member.worker.serves(adapter));
+            self.members.iter().filter(serves).map(|member| self.exclusion(member, now_ms))
+        };
+        match serving().filter(Option::is_none).count() {
+            0 => usize::from(serving().any(|why| why == Some(Exclusion::Unroutable))),
+            some => some,
+        }
     }
 
     /// Whether any cohort is admitted.
@@ -319,6 +362,16 @@ impl SetView {
     pub fn cost_model_source(&self) -> ConfigSource {
         match self.source {
             _ if self.says(|spec| spec.router_cost_model.is_some()) => ConfigSource::Card,
+            ConfigSource::DecodeSet => ConfigSource::DecodeSet,
+            ConfigSource::Card | ConfigSource::Frontend => ConfigSource::Frontend,
+        }
+    }
+
+    /// Where its hold came from, which is a key of its own on the card.
+    #[must_use]
+    pub fn hold_source(&self) -> ConfigSource {
+        match self.source {
+            _ if self.says(|spec| spec.router_hold.is_some()) => ConfigSource::Card,
             ConfigSource::DecodeSet => ConfigSource::DecodeSet,
             ConfigSource::Card | ConfigSource::Frontend => ConfigSource::Frontend,
         }

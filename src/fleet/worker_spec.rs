@@ -101,6 +101,9 @@ pub struct WorkerSpec {
     /// The cost model that the worker wants for its set: `time` or `blocks`; absent = the frontend's.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "cost_model")]
     pub router_cost_model: Option<CostModel>,
+    /// For how many seconds the worker wants requests of its set to be held at most, 0 to 3600; absent = the frontend's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router_hold: Option<f64>,
     /// When it was rolled out, in milliseconds since the Unix epoch, so that all frontends agree whose configuration
     /// came first; absent = when it came to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,6 +167,9 @@ pub enum SpecError {
         .0.name()
     )]
     Role(WorkerType),
+    /// A hold that is no time, or hours.
+    #[error("router_hold = {0} is not usable; accepted are 0 to 3600 seconds")]
+    Hold(f64),
     /// A meeting point on a worker that hands nothing over.
     #[error(
         "{0} is where decode engines meet a prefill engine; leave it out, or set worker_type to \"prefill\" and give \
@@ -215,6 +221,7 @@ impl WorkerSpec {
             router_config: None,
             device_weights: None,
             router_cost_model: None,
+            router_hold: None,
             registered_ms: None,
         }
     }
@@ -241,6 +248,7 @@ impl WorkerSpec {
             router_config: self.router_config.clone(),
             device_weights: self.device_weights,
             router_cost_model: self.router_cost_model,
+            router_hold: self.router_hold,
         }
     }
 
@@ -267,6 +275,9 @@ impl WorkerSpec {
             return Err(SpecError::Role(self.worker_type));
         }
         self.check_adapters()?;
+        if let Some(hold) = self.router_hold.filter(|hold| !(0.0..=3600.0).contains(hold)) {
+            return Err(SpecError::Hold(hold));
+        }
         if !(1..=1024).contains(&self.ranks) {
             return Err(SpecError::Ranks(self.ranks));
         }

@@ -14,13 +14,13 @@ use http::{HeaderMap, Method, StatusCode, Uri, header};
 use serde_json::{Value, json};
 
 use super::{
-    app::App, counters::Surface, devices::devices_object, error::ApiError, explain, exposition,
-    openai::Fields, recall::recall, route,
+    app::App, busy_threshold, counters::Surface, devices::devices_object, error::ApiError, explain,
+    exposition, openai::Fields, recall::recall, route,
 };
 use crate::{
     fleet::{
         DeviceReport, DeviceWeights, Fence, Fleet, FleetView, PrefillPool, RankMember, RegistrationError,
-        SetView, Standing, WorkerSpec, WorkerType,
+        RouterConfig, SetView, Standing, WorkerSpec, WorkerType,
     },
     metrics::CONTENT_TYPE,
     select::Exclusion,
@@ -42,6 +42,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/v1/workers/{id}/drain", post(drain))
         .route("/v1/workers/{id}/fence", post(fence))
         .route("/v1/worker-sets", get(list_sets))
+        .route("/busy_threshold", get(list_thresholds).post(set_threshold))
         .fallback(unknown)
         .method_not_allowed_fallback(other_method)
         .layer(middleware::from_fn_with_state(Arc::clone(app), require_token))
@@ -68,7 +69,7 @@ async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next
 async fn unknown(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
         "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, GET \
-         /v1/route/decisions/ID, /v1/workers and GET /v1/worker-sets",
+         /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets and /busy_threshold",
         uri.path()
     ))
 }
@@ -76,6 +77,15 @@ async fn unknown(uri: Uri) -> ApiError {
 /// The router adds the methods that the path does accept, in `allow`.
 async fn other_method(method: Method, uri: Uri) -> ApiError {
     ApiError::method_not_allowed(method.as_str(), uri.path(), None)
+}
+
+async fn list_thresholds(State(app): State<Arc<App>>) -> Json<Value> {
+    busy_threshold::list(&app)
+}
+
+async fn set_threshold(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (_, body) = read(&app, request).await?;
+    busy_threshold::set(&app, &body)
 }
 
 async fn health() -> Json<Value> {
@@ -363,6 +373,8 @@ fn set_object(app: &App, set: &SetView) -> Value {
         "device_weights_from": effective.then_some(set.device_weights_source().name()),
         "router_cost_model": effective.then_some(set.config.tuning.cost_model.name()),
         "router_cost_model_from": effective.then_some(set.cost_model_source().name()),
+        "router_hold": effective.then(|| hold_seconds(&set.config)),
+        "router_hold_from": effective.then_some(set.hold_source().name()),
         "differing_fields": set.differing_fields(),
         "cohorts": cohorts,
         "prefill": prefill_object(set),
@@ -388,7 +400,13 @@ fn cohort_object(set: &SetView, standing: &Standing) -> Value {
         "router_config": &*cohort.config,
         "device_weights": DeviceWeights(cohort.config.tuning.device_weights),
         "router_cost_model": cohort.config.tuning.cost_model.name(),
+        "router_hold": hold_seconds(&cohort.config),
     })
+}
+
+/// For how long requests are held at most, as flags and cards say it: 0 holds nobody.
+pub(super) fn hold_seconds(config: &RouterConfig) -> f64 {
+    config.tuning.hold.map_or(0.0, |hold| hold.as_secs_f64())
 }
 
 /// What a decode set knows of its prefill workers; null for other sets.

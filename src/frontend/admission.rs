@@ -12,6 +12,7 @@ use super::{
     app::App,
     error::ApiError,
     place::{Placed, refused},
+    queue::NotPlaced,
     route::Send,
 };
 use crate::{
@@ -26,7 +27,7 @@ const ADMISSION_WAIT: Duration = Duration::from_secs(1);
 
 impl App {
     /// Chooses a worker and books the request there, in the set that the request has, else in the one that serves
-    /// its model by then.
+    /// its model by then. A request that failed somewhere has waited before, and does not wait again.
     ///
     /// # Errors
     /// The last refusal, as a client sees it.
@@ -35,9 +36,18 @@ impl App {
         send: &mut Send,
         avoid: &[WorkerId],
     ) -> Result<Placed, ApiError> {
-        match self.place(&send.set, &send.prompt, send.hop, avoid) {
+        match self.place_for(send, avoid).await {
             Ok(placed) => Ok(placed),
-            Err(refusal) => self.place_later(send, avoid, refusal).await,
+            Err(NotPlaced::Refused(refusal)) => self.place_later(send, avoid, refusal).await,
+            Err(NotPlaced::TurnedAway(reason)) => Err(reason.error()),
+        }
+    }
+
+    async fn place_for(&self, send: &Send, avoid: &[WorkerId]) -> Result<Placed, NotPlaced> {
+        if avoid.is_empty() {
+            self.place_in_turn(&send.set, &send.prompt, send.hop, &send.hints).await
+        } else {
+            self.place(&send.set, &send.prompt, send.hop, avoid).map_err(NotPlaced::Refused)
         }
     }
 
@@ -64,12 +74,13 @@ impl App {
             // A model that has gone altogether is unavailable rather than unknown: the request was in time for it.
             let Ok((set, _)) = self.set_for(&send.model, &send.hints) else { break };
             send.set = set;
-            match self.place(&send.set, &send.prompt, send.hop, avoid) {
+            match self.place_for(send, avoid).await {
                 Ok(placed) => return Ok(placed),
-                Err(again) => refusal = again,
+                Err(NotPlaced::Refused(again)) => refusal = again,
+                Err(NotPlaced::TurnedAway(reason)) => return Err(reason.error()),
             }
         }
         self.counters.refusal(refusal.kind());
-        Err(refused(&send.set, &refusal))
+        Err(refused(self, &send.set, &refusal))
     }
 }

@@ -12,7 +12,9 @@ use ahash::AHashSet;
 use parking_lot::Mutex;
 use tracing::warn;
 
-use super::{counters::Counters, decision_log::Recorder, prompts::Prompts, settings::FrontendSettings};
+use super::{
+    counters::Counters, decision_log::Recorder, prompts::Prompts, queue::Queues, settings::FrontendSettings,
+};
 use crate::{fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
 /// The state behind both listeners.
@@ -23,8 +25,9 @@ pub struct App {
     pub(super) pool: Pool,
     pub(super) counters: Arc<Counters>,
     /// Opened when the frontend starts.
-    pub(super) decisions: Recorder,
+    pub(super) decisions: Arc<Recorder>,
     pub(super) streams: FleetStreams,
+    pub(super) queues: Queues,
     /// Keys of `nvext` that were logged.
     logged_hints: Mutex<AHashSet<String>>,
     draining: AtomicBool,
@@ -50,8 +53,9 @@ impl App {
             prompts,
             pool,
             counters: Arc::default(),
-            decisions: Recorder::default(),
+            decisions: Arc::default(),
             streams,
+            queues: Queues::default(),
             logged_hints: Mutex::default(),
             draining: AtomicBool::new(false),
         }

@@ -138,8 +138,8 @@ async fn beside(
             app.counters.prefill(Handover::Failed);
             return Ended::Failed(Failure::Refused(ApiError::upstream(&error)));
         }
-        prefill = match two_hop::place_prefill(app, &send.prompt, &send.set, &mut set, split.prefill, &avoid)
-        {
+        let whole = two_hop::Whole { prompt: &send.prompt, hints: &send.hints, decode: &send.set };
+        prefill = match two_hop::place_prefill(app, &whole, &mut set, split.prefill, &avoid).await {
             Ok(placed) => placed,
             Err(error) => return Ended::Failed(Failure::Refused(error)),
         };
@@ -189,6 +189,7 @@ async fn compute(app: Arc<App>, head: Parts, body: Bytes, placed: Placed) -> Res
     let worker = Arc::clone(&placed.member.worker);
     let answer = app.pool.forward(&worker.url, &route::for_rank(&head, &placed), body).await;
     let answer = answer.map_err(Unserved::Unreached)?;
+    route::note_answer(&app, &answer, &worker);
     let read = two_hop::read_whole(&app, answer, placed).await;
     app.counters.prefill(if read.is_ok() { Handover::HandedOver } else { Handover::Failed });
     read.map(drop).map_err(Unserved::Failed)

@@ -146,7 +146,7 @@ pub(super) async fn serve(
         Ok(placed) => placed,
         Err(refusal) if refusal.kind() == RefusalKind::Invalid => {
             app.counters.refusal(refusal.kind());
-            return Tried::Answered(in_flight.refuse(refused(&asked.set, &refusal)));
+            return Tried::Answered(in_flight.refuse(refused(app, &asked.set, &refusal)));
         }
         Err(refusal) => {
             app.counters.bypass_failed();
@@ -159,6 +159,7 @@ pub(super) async fn serve(
     let worker = std::sync::Arc::clone(&placed.member.worker);
     match app.pool.forward(&worker.url, &route::for_rank(&head, &placed), asked.body.clone()).await {
         Ok(answer) => {
+            route::note_answer(app, &answer, &worker);
             let response = route::respond(answer, in_flight, placed, asked.hints.metadata, None);
             Tried::Answered(if asked.hints.asks_of_bypass { announced(response) } else { response })
         }

@@ -1,5 +1,7 @@
 //! Errors as clients see them: a status, and the body that OpenAI's clients parse.
 
+use std::time::Duration;
+
 use axum::{
     Json,
     response::{IntoResponse, Response},
@@ -26,6 +28,9 @@ pub(crate) struct ApiError {
     /// The methods that the path accepts.
     allow: Option<&'static str>,
 }
+
+/// What `retry-after` says at most: an estimate beyond that is none.
+const MOST_SECONDS: u32 = 60;
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -140,9 +145,18 @@ impl ApiError {
         }
     }
 
+    /// 429: the request cannot wait, or has waited for too long. `retry_after` is how long the queue is likely to take.
+    pub(crate) fn turned_away(code: &'static str, message: impl Into<String>, retry_after: Duration) -> Self {
+        let seconds = u32::try_from(retry_after.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+        Self {
+            code: Some(code),
+            retry_after_secs: Some(seconds.min(MOST_SECONDS)),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+        }
+    }
+
     /// 529, or what the operator chose in its place: everybody could, but is too busy.
-    pub(crate) fn overloaded(message: impl Into<String>) -> Self {
-        let status = StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    pub(crate) fn overloaded(status: StatusCode, message: impl Into<String>) -> Self {
         Self { retry_after_secs: Some(1), ..Self::new(status, "overloaded_error", message) }
     }
 

@@ -16,6 +16,7 @@ use super::{
     devices,
     error::ApiError,
     place::Hop,
+    queue,
     route::{self, Asked},
     why::{cost_object, why},
 };
@@ -74,6 +75,10 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
         block_size: set.block_size,
     }
     .object();
+    if let Some(queue) = queue::describe(app, set, &asked.prompt, hop, &asked.hints) {
+        answer["queue"] = queue;
+    }
+    let now_ms = app.fleet.now_ms();
     let beside = |row: &Row| {
         set.by_slot(row.slot).map_or_else(Beside::default, |member| {
             let state = member.status.state();
@@ -81,6 +86,8 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
                 url: Some(member.worker.url.to_string()),
                 approximate: Some(state == StreamState::Approximate),
                 withheld_because: Some(withholding(state).name()),
+                failures: Some(member.worker.failures()),
+                inhibited_seconds: Some(member.worker.inhibited_ms(now_ms) as f64 / 1000.0),
             }
         })
     };
@@ -126,6 +133,7 @@ impl Facts<'_> {
             "router_config": self.config,
             "device_weights": DeviceWeights(self.config.tuning.device_weights),
             "router_cost_model": self.config.tuning.cost_model.name(),
+            "router_hold": admin::hold_seconds(self.config),
         });
         if let Some(problem) = self.tokens_problem {
             answer["tokens_problem"] = json!(problem);
@@ -142,6 +150,9 @@ pub(super) struct Beside {
     pub(super) approximate: Option<bool>,
     /// The state of the stream that keeps the row from being credited.
     pub(super) withheld_because: Option<&'static str>,
+    /// How many requests in a row it failed, and for how long it gets none because of that.
+    pub(super) failures: Option<u64>,
+    pub(super) inhibited_seconds: Option<f64>,
 }
 
 /// A decision to be told, and where the rest about its candidates comes from.
@@ -194,6 +205,9 @@ impl Told<'_> {
             "blocks_in_flight": row.carried,
             "prefill_work": row.prefill_work,
             "excluded": row.exclusion.map(crate::select::Exclusion::name),
+            "busy": row.busy,
+            "failures": beside.failures,
+            "inhibited_seconds": beside.inhibited_seconds,
         });
         if let Some(withheld) = row.withheld {
             object["withheld_overlap_blocks"] = overlap(withheld);

@@ -12,7 +12,7 @@ use super::{
     devices,
     first_token::FirstTokenTimes,
     prompts::TokenSource,
-    session,
+    queue, session,
 };
 use crate::{
     event::Tier,
@@ -173,6 +173,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     disagreements(&names, page)?;
     prefill_pools(&names, page)?;
     first_tokens(app, &names, page)?;
+    queue::write(app, names.iter().map(|(set, name, _)| (&***set, name.as_str())), page)?;
     // Sets of one model have one tokenizer, and a series may stand on the page once.
     let models: BTreeSet<_> = view.sets.iter().map(|set| set.key.model.as_str()).collect();
     let sources: Vec<_> = models
@@ -329,6 +330,17 @@ impl<'a> Ranks<'a> {
         self.gauge(page, "worker_routable", "1 if it takes new requests", |set, member| {
             f64::from(u8::from(set.exclusion(member, now).is_none()))
         })?;
+        self.gauge(page, "worker_busy", "1 if it is over a busy threshold", |set, member| {
+            let loads = set.selector.loads();
+            let (tuned, capacity) = (set.selector.tuning().busy, member.worker.capacity());
+            f64::from(u8::from(loads.is_busy(member.slot, tuned, &capacity)))
+        })?;
+        self.gauge(
+            page,
+            "worker_inhibited_seconds",
+            "For how long it gets no requests because it failed some",
+            |_, m| m.worker.inhibited_ms(now) as f64 / 1000.0,
+        )?;
         self.counter(page, "worker_chosen", "Requests sent there", |m| m.chosen.load(Relaxed))?;
         self.counter(page, "worker_prompt_tokens", "Prompt tokens reported", |m| {
             m.prompt_tokens.load(Relaxed)

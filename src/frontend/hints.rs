@@ -3,6 +3,8 @@
 //! Hints come in `nvext` (Dynamo's extension object, consumed here) and in headers, which win. A malformed
 //! header is an absent one, as Dynamo has it; a malformed `nvext` is a 400 that names the key.
 
+use std::time::Duration;
+
 use http::{HeaderMap, header::AsHeaderName};
 
 use super::{bypass, error::ApiError, openai::Fields};
@@ -23,11 +25,12 @@ struct Nvext {
     cache_salt: Option<String>,
     extra_fields: Vec<String>,
     annotations: Vec<String>,
+    haste: Haste,
     unknown_keys: Vec<String>,
 }
 
 /// Keys of `nvext` that this router reads.
-const KNOWN_KEYS: [&str; 8] = [
+const KNOWN_KEYS: [&str; 10] = [
     "backend_instance_id",
     "decode_worker_id",
     "prefill_worker_id",
@@ -36,6 +39,8 @@ const KNOWN_KEYS: [&str; 8] = [
     "cache_salt",
     "extra_fields",
     "annotations",
+    "agent_hints",
+    "router",
 ];
 
 impl Nvext {
@@ -43,6 +48,8 @@ impl Nvext {
     fn read(fields: &Fields<'_>) -> Result<Self, ApiError> {
         let Some(nvext) = fields.object("nvext", "nvext.")? else { return Ok(Self::default()) };
         let unknown = nvext.names().filter(|name| !KNOWN_KEYS.contains(name));
+        let mut unknown_keys: Vec<_> = unknown.map(str::to_owned).collect();
+        let haste = Haste::read(&nvext, &mut unknown_keys)?;
         Ok(Self {
             backend_instance_id: nvext.get("backend_instance_id")?,
             decode_worker_id: nvext.get("decode_worker_id")?,
@@ -52,9 +59,66 @@ impl Nvext {
             cache_salt: nvext.get("cache_salt")?,
             extra_fields: nvext.get("extra_fields")?.unwrap_or_default(),
             annotations: nvext.get("annotations")?.unwrap_or_default(),
-            unknown_keys: unknown.map(str::to_owned).collect(),
+            haste,
+            unknown_keys,
         })
     }
+}
+
+/// What a request says of its own urgency; it matters where requests wait.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Haste {
+    /// `agent_hints.strict_priority`.
+    pub(super) strict_priority: u32,
+    /// `agent_hints.priority`, in seconds, else the older `agent_hints.latency_sensitivity`.
+    pub(super) priority_jump: f64,
+    /// `router.ttft_target`, which is in milliseconds: its answer has to begin within this time.
+    pub(super) first_token_within: Option<Duration>,
+}
+
+impl Haste {
+    fn read(nvext: &Fields<'_>, unknown_keys: &mut Vec<String>) -> Result<Self, ApiError> {
+        let mut haste = Self::default();
+        let mut note_unknown = |of: &str, object: &Fields<'_>, known: &[&str]| {
+            let unknown = object.names().filter(|name| !known.contains(name));
+            unknown_keys.extend(unknown.map(|name| format!("{of}.{name}")));
+        };
+        if let Some(hints) = nvext.object("agent_hints", "nvext.agent_hints.")? {
+            note_unknown("agent_hints", &hints, &["priority", "strict_priority", "latency_sensitivity"]);
+            let priority = hints.get("priority")?.map(|priority: i32| f64::from(priority.max(0)));
+            let sensitivity: Option<f64> = hints.get("latency_sensitivity")?;
+            haste.strict_priority = hints.get("strict_priority")?.unwrap_or(0);
+            haste.priority_jump = priority.or(sensitivity).unwrap_or(0.0);
+        }
+        if let Some(router) = nvext.object("router", "nvext.router.")? {
+            note_unknown("router", &router, &["ttft_target"]);
+            let target: Option<f64> = router.get("ttft_target")?;
+            haste.first_token_within = target.map(milliseconds).transpose()?;
+        }
+        Ok(haste)
+    }
+
+    /// With what the headers say, which win.
+    fn with(self, headers: &HeaderMap) -> Self {
+        let priority = text(headers, "x-dynamo-request-priority").and_then(|text| text.parse::<i32>().ok());
+        let strict = first_number(headers, &["x-dynamo-request-strict-priority"]);
+        Self {
+            strict_priority: strict
+                .and_then(|strict| u32::try_from(strict).ok())
+                .unwrap_or(self.strict_priority),
+            priority_jump: priority.map_or(self.priority_jump, |priority| f64::from(priority.max(0))),
+            ..self
+        }
+    }
+}
+
+fn milliseconds(target: f64) -> Result<Duration, ApiError> {
+    Duration::try_from_secs_f64(target / 1000.0).map_err(|_| {
+        ApiError::bad_field(
+            "nvext.router.ttft_target",
+            "nvext.router.ttft_target is a number of milliseconds, 0 or more",
+        )
+    })
 }
 
 /// The hints of one request.
@@ -71,6 +135,8 @@ pub(super) struct Hints {
     pub(super) session: Option<SessionId>,
     /// Cache namespace by `nvext`, for bodies without a `cache_salt` of their own.
     pub(super) cache_salt: Option<String>,
+    /// What it says of its own urgency.
+    pub(super) haste: Haste,
     /// Which metadata the response shall carry.
     pub(super) metadata: Metadata,
     /// The request only asks where it would go (`query_instance_id`).
@@ -134,6 +200,7 @@ impl Hints {
             prefill_pin,
             session: session(headers, tenant.as_deref()),
             tenant,
+            haste: nvext.haste.with(headers),
             cache_salt: nvext.cache_salt.filter(|salt| !salt.is_empty()),
             metadata: Metadata { worker_id: wants("worker_id"), timing: wants("timing") },
             query_only: nvext.annotations.iter().any(|a| a.starts_with("query_instance_id:")),
@@ -259,6 +326,32 @@ mod tests {
         assert_eq!(session(&[("x-session-id", "b"), ("x-dynamo-session-id", "a")]), a);
         assert_eq!(session(&[("x-dynamo-session-id", ""), ("thread-id", "a")]), a);
         assert_ne!(session(&[("x-session-id", "a"), ("x-tenant-id", "t")]), a);
+    }
+
+    #[test]
+    fn urgency_is_read_and_headers_win() {
+        let haste = |headers: &[_], body: &str| read(headers, body).unwrap().haste;
+        let body =
+            r#"{"nvext":{"agent_hints":{"priority":3,"strict_priority":2},"router":{"ttft_target":1500.0}}}"#;
+        let first_token_within = Some(Duration::from_millis(1500));
+        let expected = Haste { strict_priority: 2, priority_jump: 3.0, first_token_within };
+        assert_eq!(haste(&[], body), expected);
+        let headers = [("x-dynamo-request-priority", "-5"), ("x-dynamo-request-strict-priority", "7")];
+        assert_eq!(haste(&headers, body), Haste { strict_priority: 7, priority_jump: 0.0, ..expected });
+        let malformed = [("x-dynamo-request-priority", "soon"), ("x-dynamo-request-strict-priority", "-1")];
+        assert_eq!(haste(&malformed, body), expected);
+        let old = r#"{"nvext":{"agent_hints":{"latency_sensitivity":2.5,"osl":9}}}"#;
+        assert_eq!(haste(&[], old).priority_jump, 2.5);
+        assert_eq!(read(&[], old).unwrap().unknown_keys, ["agent_hints.osl"]);
+        let negative = r#"{"nvext":{"agent_hints":{"priority":-1,"latency_sensitivity":2.5}}}"#;
+        assert_eq!(haste(&[], negative).priority_jump, 0.0);
+        for wrong in [
+            r#"{"nvext":{"router":{"ttft_target":-1}}}"#,
+            r#"{"nvext":{"agent_hints":{"strict_priority":-1}}}"#,
+            r#"{"nvext":{"agent_hints":7}}"#,
+        ] {
+            assert_eq!(read(&[], wrong).unwrap_err().status, 400, "{wrong}");
+        }
     }
 
     #[test]

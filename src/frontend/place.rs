@@ -4,7 +4,6 @@
 //! to the thread and is reused, so a warm placement allocates what its booking keeps and nothing else.
 
 use std::{
-    borrow::Cow,
     cell::RefCell,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
@@ -14,23 +13,24 @@ use fastrand::Rng;
 
 use super::{
     app::App,
-    asked_model::AskedModel,
     counters::Counters,
-    decision_log::{Moment, Ticket},
+    decision_log::{Moment, Recorder, Ticket},
     error::ApiError,
     first_token::FirstToken,
     hints::Hints,
     prompts::Tokens,
-    session::{self, Session},
-    two_hop::has,
+    session::Session,
 };
 use crate::{
-    fleet::{FleetView, PrefillPool, RankMember, SessionId, SessionUse, SetState, SetView},
+    fleet::{Fleet, RankMember, SessionId, SessionUse, SetState, SetView},
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
     index,
     load::Booking,
+    metrics::Histogram,
     select::{
-        self, Choice, Demand, Member, Mode, Overrides, Phase, Pin, Refusal, RefusalKind, Row, cost::Cost,
+        self, Admission, Choice, Demand, Member, Mode, Overrides, Phase, Pin, Refusal, RefusalKind, Row,
+        cost::Cost,
+        queue::{Outlook, PrefillEstimate, Wait, WaitReason},
     },
     slot::WorkerId,
 };
@@ -97,10 +97,51 @@ pub(super) struct Considered {
     pub(super) session: Option<Session>,
 }
 
+/// What came of a request that may wait.
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every request")]
+pub(super) enum Trial {
+    Placed(Placed),
+    Waits(WaitReason),
+}
+
+/// Whether a request may wait.
+#[derive(Clone, Copy)]
+pub(super) enum Patience<'a> {
+    /// It may not, and shall not go where it failed already.
+    None { avoid: &'a [WorkerId] },
+    /// It may, unless it has been held for long enough.
+    Waits { hold_over: bool },
+}
+
+/// A prompt's blocks, kept while its request waits.
+#[derive(Debug)]
+pub(super) struct Hashed {
+    pub(super) hashes: Vec<BlockHash>,
+    pub(super) sequence: Vec<SequenceHash>,
+}
+
+impl Hashed {
+    pub(super) fn blocks(&self) -> Blocks<'_> {
+        Blocks { hashes: &self.hashes, sequence: &self.sequence }
+    }
+}
+
+/// A prompt's full blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks<'a> {
+    pub(super) hashes: &'a [BlockHash],
+    pub(super) sequence: &'a [SequenceHash],
+}
+
 /// Memory of one thread.
 struct Workspace {
     hashes: Vec<BlockHash>,
     sequence: Vec<SequenceHash>,
+    tools: Tools,
+}
+
+/// What a decision works in.
+pub(super) struct Tools {
     members: Vec<Member>,
     lookup: index::Scratch,
     rows: select::Scratch,
@@ -111,44 +152,35 @@ thread_local! {
     static WORKSPACE: RefCell<Workspace> = RefCell::new(Workspace {
         hashes: Vec::new(),
         sequence: Vec::new(),
-        members: Vec::new(),
-        lookup: index::Scratch::new(),
-        rows: select::Scratch::new(),
-        rng: Rng::new(),
+        tools: Tools {
+            members: Vec::new(),
+            lookup: index::Scratch::new(),
+            rows: select::Scratch::new(),
+            rng: Rng::new(),
+        },
     });
 }
 
-impl App {
-    /// The set that serves what is asked for now, and the adapter if the name is one. Of several sets it is the one with
-    /// the worker that the request is pinned to, else one is drawn, by their numbers of workers that can take it.
-    ///
-    /// # Errors
-    /// 404 for a model nobody serves, or nobody at this route; 503 for one that has prefill workers only.
-    pub(super) fn set_for(
-        &self,
-        asked: &AskedModel,
-        hints: &Hints,
-    ) -> Result<(Arc<SetView>, Option<String>), ApiError> {
-        let view = self.fleet.view();
-        let model = &asked.name;
-        let route = view.route(model).ok_or_else(|| {
-            if view.has_prefill(model) {
-                return ApiError::unavailable(format!(
-                    "no worker decodes '{model}' now, only prefill workers do serve it"
-                ));
-            }
-            ApiError::model_not_found(model, &view.models())
-        })?;
-        let sets = serving(&view, &route.sets, asked).ok_or_else(|| asked.not_served(&view, &route.sets))?;
-        let now = self.fleet.clock().now();
-        let set = pinned_set(&view, &sets, hints)
-            .or_else(|| session_set(&view, &sets, hints.session?, now))
-            .or_else(|| draw_set(&view, &sets, route.lora.as_deref(), self.fleet.now_ms()))
-            .ok_or_else(|| ApiError::unavailable(format!("no worker serves '{model}' now")))?;
-        Ok((set, route.lora.clone()))
+impl Tools {
+    /// Lends those of this thread.
+    pub(super) fn lend<R>(to: impl FnOnce(&mut Self) -> R) -> R {
+        WORKSPACE.with_borrow_mut(|space| to(&mut space.tools))
     }
 
-    /// Chooses a worker of `set` and books the request there.
+    /// A number below `bound`, which is above 0.
+    pub(super) fn draw(&mut self, bound: usize) -> usize {
+        self.rng.usize(..bound)
+    }
+
+    /// Whether `set` could take a request now, whichever.
+    pub(super) fn outlook(&mut self, fleet: &Fleet, set: &SetView) -> Outlook {
+        set.gather(None, fleet.now_ms(), &mut self.members);
+        set.selector.outlook(&self.members, &mut self.rows, fleet.clock().now())
+    }
+}
+
+impl App {
+    /// Chooses a worker of `set` and books the request there, at once.
     ///
     /// # Errors
     /// Why it got none.
@@ -159,62 +191,58 @@ impl App {
         hop: Hop,
         avoid: &[WorkerId],
     ) -> Result<Placed, Refusal> {
-        WORKSPACE.with_borrow_mut(|space| {
-            let asked = Instant::now();
-            hash_prompt(space, set, prompt);
-            let hashed = Instant::now();
-            let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
-            let looked_up = Instant::now();
-            set.gather(prompt.lora.as_deref(), self.fleet.now_ms(), &mut space.members);
-            let now = self.fleet.clock().now();
-            let session = Session::of(set, hop, now);
-            let demand = demand(set, prompt, (hop, session.as_ref()), &space.sequence, avoid);
-            let seed = space.rng.get_seed();
-            let admitted =
-                set.selector.admit(&space.members, overlaps, &demand, &mut space.rows, now, &mut space.rng);
-            self.counters.hash.observe(hashed - asked);
-            self.counters.lookup.observe(looked_up - hashed);
-            self.counters.admit.observe(looked_up.elapsed());
-            self.counters.rows(space.rows.rows());
-            let ticket = prompt.recorded.as_ref().and_then(|name| {
-                let moment = Moment {
-                    set,
-                    generation: self.fleet.view().generation,
-                    prompt,
-                    demand: &demand,
-                    scratch: &space.rows,
-                    seed,
-                    clock: self.fleet.clock(),
-                    now,
-                };
-                self.decisions.keep(name, &moment, admitted.as_ref().map(|(choice, _)| choice))
-            });
-            let (choice, booking) = admitted?;
-            self.counters.choice(&choice);
-            let session = session.and_then(|session| {
-                let (outcome, begun) = session.begin(set, choice.slot, self.fleet.clock());
-                self.counters.session(outcome);
-                begun
-            });
-            // A decode hop takes its blocks from elsewhere, so what it has cached was not asked for.
-            if hop.phase != Phase::Decode {
-                self.counters.prefix(&choice, space.hashes.len());
+        hashed(set, prompt, Some(&self.counters.hash), |blocks, tools| {
+            let patience = Patience::None { avoid };
+            match self.placing(set).place(tools, blocks, &prompt.asking(hop), patience)? {
+                Trial::Placed(placed) => Ok(placed),
+                // Nobody without patience waits.
+                Trial::Waits(_) => Err(Refusal::NoWorkers),
             }
-            // Rows stand in the order of the members, which were gathered from this very view.
-            let member = set.members.get(choice.row).ok_or(Refusal::NoWorkers)?;
-            member.chosen.fetch_add(1, Relaxed);
-            if let Some(expected) = member.expected.as_ref().filter(|_| set.config.mode == Mode::Kv) {
-                expected.kept_by.sent(&space.hashes, &space.sequence);
-            }
-            let predicted = choice.cost.and_then(|cost| cost.first_token());
-            let times = || self.counters.first_tokens.of(&set.key);
-            let first_token = FirstToken::expect(self.fleet.clock(), now, predicted, times);
-            Ok(Placed { choice, booking, session, first_token, ticket, member: Arc::clone(member) })
+        })
+    }
+
+    /// The same, unless the request should wait.
+    ///
+    /// # Errors
+    /// Why it got no worker.
+    pub(super) fn place_unless_it_waits(
+        &self,
+        set: &SetView,
+        prompt: &Prompt,
+        hop: Hop,
+    ) -> Result<Trial, Refusal> {
+        hashed(set, prompt, Some(&self.counters.hash), |blocks, tools| {
+            let patience = Patience::Waits { hold_over: false };
+            self.placing(set).place(tools, blocks, &prompt.asking(hop), patience)
+        })
+    }
+
+    /// How much there is to compute, and the prompt's blocks to keep.
+    ///
+    /// # Errors
+    /// Why the request would get no worker.
+    pub(super) fn estimate(
+        &self,
+        set: &SetView,
+        prompt: &Prompt,
+        hop: Hop,
+    ) -> Result<(PrefillEstimate, Hashed), Refusal> {
+        self.explained(set, prompt, hop, |outcome, tools, dry| {
+            let estimate = set.selector.estimate(&dry.demand, &tools.rows, &outcome?);
+            let Blocks { hashes, sequence } = dry.blocks;
+            Ok((estimate, Hashed { hashes: hashes.to_vec(), sequence: sequence.to_vec() }))
+        })
+    }
+
+    /// Why the request would wait if it came now and nobody else did, if it would.
+    pub(super) fn would_wait(&self, set: &SetView, prompt: &Prompt, hop: Hop) -> Option<Wait> {
+        self.explained(set, prompt, hop, |outcome, tools, dry| {
+            set.selector.explain_wait(&dry.demand, &tools.rows, &outcome.ok()?, dry.now)
         })
     }
 
     /// Decides as [`App::place`] would now, without booking, and hands the outcome with every candidate's row
-    /// and its session to `read`.
+    /// to `read`.
     pub(super) fn dry_run<R>(
         &self,
         set: &SetView,
@@ -222,80 +250,147 @@ impl App {
         hop: Hop,
         read: impl FnOnce(Result<Choice, Refusal>, &[Row], &Considered) -> R,
     ) -> R {
-        WORKSPACE.with_borrow_mut(|space| {
-            hash_prompt(space, set, prompt);
-            let overlaps = set.index.overlap(&space.hashes, &mut space.lookup);
-            set.gather(prompt.lora.as_deref(), self.fleet.now_ms(), &mut space.members);
-            let now = self.fleet.clock().now();
-            let session = Session::of(set, hop, now);
-            let demand = demand(set, prompt, (hop, session.as_ref()), &space.sequence, &[]);
-            let outcome =
-                set.selector.explain(&space.members, overlaps, &demand, &mut space.rows, now, &mut space.rng);
-            read(outcome, space.rows.rows(), &Considered { blocks: space.hashes.len(), session })
+        self.explained(set, prompt, hop, |outcome, tools, dry| {
+            let considered = Considered { blocks: dry.blocks.hashes.len(), session: dry.session };
+            read(outcome, tools.rows.rows(), &considered)
         })
     }
-}
 
-/// Those of the sets at `positions` that have the route that is asked for; none if that is none of them.
-fn serving<'a>(view: &FleetView, positions: &'a [usize], asked: &AskedModel) -> Option<Cow<'a, [usize]>> {
-    let serves = |position: &usize| view.sets.get(*position).is_some_and(|set| asked.is_served_by(set));
-    // Nearly always, and without a copy.
-    if positions.iter().all(serves) {
-        return Some(Cow::Borrowed(positions));
+    fn explained<R>(
+        &self,
+        set: &SetView,
+        prompt: &Prompt,
+        hop: Hop,
+        read: impl FnOnce(Result<Choice, Refusal>, &mut Tools, Dry<'_>) -> R,
+    ) -> R {
+        hashed(set, prompt, None, |blocks, tools| {
+            let Tools { members, lookup, rows, rng } = tools;
+            let asking = prompt.asking(hop);
+            let overlaps = set.index.overlap(blocks.hashes, lookup);
+            set.gather(asking.adapter(), self.fleet.now_ms(), members);
+            let now = self.fleet.clock().now();
+            let session = Session::of(set, hop, now);
+            let demand = demand(set, &asking, session.as_ref(), blocks.sequence, &[]);
+            let outcome = set.selector.explain(members, overlaps, &demand, rows, now, rng);
+            read(outcome, tools, Dry { blocks, demand, session, now })
+        })
     }
-    let some: Vec<_> = positions.iter().copied().filter(serves).collect();
-    if some.is_empty() { None } else { Some(Cow::Owned(some)) }
+
+    fn placing<'a>(&'a self, set: &'a SetView) -> Placing<'a> {
+        let Self { fleet, counters, decisions, .. } = self;
+        Placing { fleet, counters, decisions, set }
+    }
 }
 
-fn pinned_set(view: &FleetView, sets: &[usize], hints: &Hints) -> Option<Arc<SetView>> {
-    let sets = || sets.iter().filter_map(|&position| view.sets.get(position));
-    let pinned = |set: &&Arc<SetView>| hints.pin.is_some_and(|pin| has(set, &pin));
-    // A pinned prefill worker serves one decode set.
-    let prefill_pinned = |set: &&Arc<SetView>| match (&set.prefill, hints.prefill_pin.or(hints.pin)) {
-        (PrefillPool::Active(prefill), Some(pin)) => has(prefill, &pin),
-        _ => false,
-    };
-    sets().find(pinned).or_else(|| sets().find(prefill_pinned)).map(Arc::clone)
-}
-
-fn session_set(
-    view: &FleetView,
-    positions: &[usize],
-    session: SessionId,
+/// What was asked in a dry run.
+struct Dry<'a> {
+    blocks: Blocks<'a>,
+    demand: Demand<'a>,
+    session: Option<Session>,
     now: Duration,
-) -> Option<Arc<SetView>> {
-    if positions.len() == 1 {
-        return None;
-    }
-    let sets = positions.iter().filter_map(|&position| view.sets.get(position));
-    session::set_of(sets, session, now).map(Arc::clone)
 }
 
-fn draw_set(
-    view: &FleetView,
-    positions: &[usize],
-    adapter: Option<&str>,
-    now_ms: u64,
-) -> Option<Arc<SetView>> {
-    let sets = || positions.iter().filter_map(|&position| view.sets.get(position));
-    if positions.len() == 1 {
-        return sets().next().map(Arc::clone);
-    }
-    let total: usize = sets().map(|set| set.routable_for(adapter, now_ms)).sum();
-    if total == 0 {
-        // The refusal of any of them says why.
-        return sets().next().map(Arc::clone);
-    }
-    let mut draw = WORKSPACE.with_borrow_mut(|space| space.rng.usize(..total));
-    for set in sets() {
-        let share = set.routable_for(adapter, now_ms);
-        if draw < share {
-            return Some(Arc::clone(set));
+/// Lends the memory of this thread, with the prompt's blocks in it; `hashing` is told how long they took.
+fn hashed<R>(
+    set: &SetView,
+    prompt: &Prompt,
+    hashing: Option<&Histogram>,
+    then: impl FnOnce(Blocks<'_>, &mut Tools) -> R,
+) -> R {
+    WORKSPACE.with_borrow_mut(|space| {
+        let asked = Instant::now();
+        hash_prompt(space, set, prompt);
+        if let Some(hashing) = hashing {
+            hashing.observe(asked.elapsed());
         }
-        draw -= share;
+        let Workspace { hashes, sequence, tools } = space;
+        then(Blocks { hashes, sequence }, tools)
+    })
+}
+
+/// What it takes to place a request.
+#[derive(Clone, Copy)]
+pub(super) struct Placing<'a> {
+    pub(super) fleet: &'a Fleet,
+    pub(super) counters: &'a Counters,
+    pub(super) decisions: &'a Recorder,
+    pub(super) set: &'a SetView,
+}
+
+impl Placing<'_> {
+    /// Looks the blocks of a prompt up, and places its request.
+    ///
+    /// # Errors
+    /// Why it got no worker.
+    pub(super) fn place(
+        self,
+        tools: &mut Tools,
+        blocks: Blocks<'_>,
+        asking: &Asking<'_>,
+        patience: Patience<'_>,
+    ) -> Result<Trial, Refusal> {
+        let Self { fleet, counters, decisions, set } = self;
+        let Tools { members, lookup, rows, rng } = tools;
+        let Blocks { hashes, sequence } = blocks;
+        let hashed = Instant::now();
+        let overlaps = set.index.overlap(hashes, lookup);
+        let looked_up = Instant::now();
+        set.gather(asking.adapter(), fleet.now_ms(), members);
+        let now = fleet.clock().now();
+        let session = Session::of(set, asking.hop, now);
+        let avoid = if let Patience::None { avoid } = patience { avoid } else { &[] };
+        let demand = demand(set, asking, session.as_ref(), sequence, avoid);
+        let seed = rng.get_seed();
+        let admitted = match patience {
+            Patience::None { .. } => set.selector.admit(members, overlaps, &demand, rows, now, rng),
+            Patience::Waits { hold_over } => {
+                match set.selector.admit_when_free(members, overlaps, &demand, hold_over, rows, now, rng) {
+                    Ok(Admission::Admitted(choice, booking)) => Ok((choice, booking)),
+                    // Whoever waits is looked at again and again, and counts when that is over.
+                    Ok(Admission::Waits(wait)) => return Ok(Trial::Waits(wait.reason)),
+                    Err(refusal) => Err(refusal),
+                }
+            }
+        };
+        counters.lookup.observe(looked_up - hashed);
+        counters.admit.observe(looked_up.elapsed());
+        counters.rows(rows.rows());
+        let ticket = asking.prompt.recorded.as_ref().and_then(|name| {
+            let moment = Moment {
+                set,
+                generation: fleet.view().generation,
+                prompt: asking.prompt,
+                demand: &demand,
+                scratch: rows,
+                seed,
+                clock: fleet.clock(),
+                now,
+            };
+            decisions.keep(name, &moment, admitted.as_ref().map(|(choice, _)| choice))
+        });
+        let (choice, booking) = admitted?;
+        counters.choice(&choice);
+        let session = session.and_then(|session| {
+            let (outcome, begun) = session.begin(set, choice.slot, fleet.clock());
+            counters.session(outcome);
+            begun
+        });
+        // A decode hop takes its blocks from elsewhere, so what it has cached was not asked for.
+        if asking.hop.phase != Phase::Decode {
+            counters.prefix(&choice, hashes.len());
+        }
+        // Rows stand in the order of the members, which were gathered from this very view.
+        let member = set.members.get(choice.row).ok_or(Refusal::NoWorkers)?;
+        member.chosen.fetch_add(1, Relaxed);
+        if let Some(expected) = member.expected.as_ref().filter(|_| set.config.mode == Mode::Kv) {
+            expected.kept_by.sent(hashes, sequence);
+        }
+        let predicted = choice.cost.and_then(|cost| cost.first_token());
+        let times = || counters.first_tokens.of(&set.key);
+        let first_token = FirstToken::expect(fleet.clock(), now, predicted, times);
+        let member = Arc::clone(member);
+        Ok(Trial::Placed(Placed { choice, booking, session, first_token, ticket, member }))
     }
-    // A worker left between the two counts.
-    sets().next().map(Arc::clone)
 }
 
 fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {
@@ -306,29 +401,63 @@ fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {
     hash::chain(&space.hashes, &mut space.sequence);
 }
 
+/// What a choice needs to know of a request besides its blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking<'a> {
+    /// The prompt, whose tokens need not be there any more.
+    pub(super) prompt: &'a Prompt,
+    pub(super) isl_tokens: usize,
+    pub(super) hop: Hop,
+}
+
+impl<'a> Asking<'a> {
+    fn adapter(&self) -> Option<&'a str> {
+        self.prompt.lora.as_deref()
+    }
+}
+
+impl Prompt {
+    pub(super) fn asking(&self, hop: Hop) -> Asking<'_> {
+        Asking { prompt: self, isl_tokens: self.tokens.ids.len(), hop }
+    }
+
+    /// The same without its tokens, for whoever has its blocks.
+    pub(super) fn without_tokens(&self) -> Self {
+        let Tokens { complete, source, problem, .. } = &self.tokens;
+        let tokens =
+            Tokens { ids: Vec::new(), complete: *complete, source: *source, problem: problem.clone() };
+        Self {
+            tokens,
+            lora: self.lora.clone(),
+            salt: self.salt.clone(),
+            streams: self.streams,
+            recorded: self.recorded.clone(),
+        }
+    }
+}
+
 fn demand<'a>(
     set: &SetView,
-    prompt: &Prompt,
-    (hop, session): (Hop, Option<&Session>),
+    asking: &Asking<'_>,
+    session: Option<&Session>,
     sequence: &'a [SequenceHash],
     avoid: &'a [WorkerId],
 ) -> Demand<'a> {
-    let demand = Demand::new(prompt.tokens.ids.len(), set.block_size, sequence);
-    // A prefill's answer is its first token.
-    let first_token_seen = prompt.streams || hop.phase == Phase::Prefill;
+    let Asking { prompt, isl_tokens, hop } = *asking;
     Demand {
         phase: hop.phase,
         pin: hop.pin,
         tie: session.and_then(Session::tie),
         avoid,
         overrides: hop.overrides(set),
-        first_token_seen,
-        ..demand
+        // A prefill's answer is its first token.
+        first_token_seen: prompt.streams || hop.phase == Phase::Prefill,
+        ..Demand::new(isl_tokens, set.block_size, sequence)
     }
 }
 
 /// A refusal as a client sees it.
-pub(super) fn refused(set: &SetView, refusal: &Refusal) -> ApiError {
+pub(super) fn refused(app: &App, set: &SetView, refusal: &Refusal) -> ApiError {
     let message = match set.state() {
         SetState::Conflict if refusal.kind() == RefusalKind::Unavailable => format!(
             "worker set {} takes no requests: the cards of its workers differ in {}",
@@ -339,7 +468,7 @@ pub(super) fn refused(set: &SetView, refusal: &Refusal) -> ApiError {
     };
     match refusal.kind() {
         RefusalKind::Unavailable => ApiError::unavailable(format!("{message}; send the request again later")),
-        RefusalKind::Busy => ApiError::overloaded(message),
+        RefusalKind::Busy => ApiError::overloaded(app.settings.overload_status, message),
         RefusalKind::Invalid => ApiError::bad_field("nvext", message),
     }
 }

@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, header, request::Parts};
+use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
 use tracing::warn;
@@ -277,13 +277,28 @@ pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(A
         let worker = Arc::clone(&placed.member.worker);
         let head = for_rank(head, &placed);
         let error = match app.pool.forward(&worker.url, &head, send.body.clone()).await {
-            Ok(answer) => return Ok((answer, placed)),
+            Ok(answer) => {
+                note_answer(app, &answer, &worker);
+                return Ok((answer, placed));
+            }
             Err(error) => error,
         };
         if !tries_another(app, &error, &worker, &mut avoid) {
             warn!(%error, "request failed");
             return Err(ApiError::upstream(&error));
         }
+    }
+}
+
+/// Notes what a worker's answer says of the worker. One that says it is not available gets no requests for a while; what else
+/// fails, as with a 500, may well be the request's doing, and its next copy shall not cost another worker.
+pub(super) fn note_answer(app: &App, answer: &Answer, worker: &WorkerInfo) {
+    match answer.status() {
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+            app.fleet.inhibit(worker);
+        }
+        status if status.is_server_error() => {}
+        _ => worker.recovered(),
     }
 }
 
@@ -353,7 +368,7 @@ pub(super) async fn query_instance(
     }
     let choose = |set: &SetView, hop| {
         let choice = app.dry_run(set, &asked.prompt, hop, |outcome, _, _| outcome);
-        let choice = choice.map_err(|refusal| refused(set, &refusal));
+        let choice = choice.map_err(|refusal| refused(app, set, &refusal));
         choice.map(|choice| (choice.worker.0, choice.rank.0))
     };
     // A request that only asks is answered while prefill workers are activating, too.

@@ -66,7 +66,7 @@ impl Frontend {
     /// See [`StartError`]; nothing is left running.
     pub async fn start(mut app: App) -> Result<Self, StartError> {
         if let Some(log) = &app.settings.decision_log {
-            app.decisions = Recorder::open(log)?;
+            app.decisions = Arc::new(Recorder::open(log)?);
         }
         let settings = &app.settings;
         let public = listen(settings.public, "clients", "--port").await?;

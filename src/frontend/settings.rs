@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
+use http::StatusCode;
 use serde::Deserialize;
 
 use super::{admin_token::AdminToken, decision_log::DecisionLogSettings};
 use crate::{
-    fleet::{Namespaces, OnConfigMismatch},
+    fleet::{DEFAULT_INHIBITION, Namespaces, OnConfigMismatch},
     proxy::PoolSettings,
 };
 
@@ -40,6 +41,17 @@ pub struct FrontendSettings {
     pub prefill_fallback: PrefillFallback,
     /// Where decisions are recorded. Default: nowhere.
     pub decision_log: Option<DecisionLogSettings>,
+    /// How many requests may wait in the router for each worker of a set; where tenants take turns, of each tenant. Default 256.
+    pub queue_limit: u64,
+    /// The same of prompt tokens; `None`: as many as come. Default `None`.
+    pub queue_token_limit: Option<u64>,
+    /// Whether tenants take turns among requests that wait. Default [`QueueTurns::None`].
+    pub queue_turns: QueueTurns,
+    /// What a request is answered with that finds all workers over a busy threshold. Default 529.
+    pub overload_status: StatusCode,
+    /// For how long a worker gets no requests after it failed one; each further failure doubles it, up to a minute. Zero: it goes on
+    /// getting them. Default 5 s.
+    pub inhibition: Duration,
     /// Connections to workers.
     pub upstream: PoolSettings,
 }
@@ -58,7 +70,35 @@ impl Default for FrontendSettings {
             enforce_disagg: false,
             prefill_fallback: PrefillFallback::None,
             decision_log: None,
+            queue_limit: 256,
+            queue_token_limit: None,
+            queue_turns: QueueTurns::None,
+            overload_status: StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+            inhibition: DEFAULT_INHIBITION,
             upstream: PoolSettings::default(),
+        }
+    }
+}
+
+/// Whether tenants take turns among requests that wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueTurns {
+    /// They do not: all requests of a worker set go in one order.
+    #[default]
+    None,
+    /// They do: what a request's `x-tenant-id` names gets as much prefill as any other, whatever waits of it.
+    Tenant,
+}
+
+impl FromStr for QueueTurns {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "none" => Ok(Self::None),
+            "tenant" => Ok(Self::Tenant),
+            _ => Err("expected none or tenant".to_owned()),
         }
     }
 }

@@ -32,6 +32,7 @@ use super::{
     hints::Hints,
     openai::Fields,
     place::{Hop, Placed, Prompt, refused},
+    queue::NotPlaced,
     route::{self, Asked, Send},
     settings::PrefillFallback,
     watch::{self, InFlight},
@@ -151,7 +152,8 @@ pub(super) async fn serve(
         Tried::Split(in_flight) => in_flight,
     };
     let mut set = Arc::clone(&split.set);
-    let first = match place_prefill(&app, &asked.prompt, &asked.set, &mut set, split.prefill, &[]) {
+    let whole = Whole { prompt: &asked.prompt, hints: &asked.hints, decode: &asked.set };
+    let first = match place_prefill(&app, &whole, &mut set, split.prefill, &[]).await {
         Ok(placed) if bootstrap::possible(&placed) => {
             return bootstrap::serve(app, in_flight, head, asked, split, placed).await;
         }
@@ -222,7 +224,7 @@ fn decodable(app: &App, asked: &mut Asked, hop: Hop) -> Result<(), ApiError> {
         let Err(refusal) = outcome else { return Ok(()) };
         match latest(app, &asked.set) {
             Some(set) if refusal.kind() == RefusalKind::Unavailable => asked.set = set,
-            _ => return Err(refused(&asked.set, &refusal)),
+            _ => return Err(refused(app, &asked.set, &refusal)),
         }
     }
 }
@@ -233,19 +235,32 @@ fn latest(app: &App, known: &Arc<SetView>) -> Option<Arc<SetView>> {
     view.sets.iter().find(|set| set.key == known.key && !Arc::ptr_eq(set, known)).cloned()
 }
 
-/// Chooses a prefill worker and books the prompt there, in the set as it is by then: `decode` knows who they are.
-pub(super) fn place_prefill(
+/// The request that a prefill hop is of.
+pub(super) struct Whole<'a> {
+    pub(super) prompt: &'a Prompt,
+    pub(super) hints: &'a Hints,
+    pub(super) decode: &'a Arc<SetView>,
+}
+
+/// Chooses a prefill worker and books the prompt there, in the set as it is by then: the decode set knows who they are. A
+/// request that failed somewhere has waited before, and does not wait again.
+pub(super) async fn place_prefill(
     app: &App,
-    prompt: &Prompt,
-    decode: &Arc<SetView>,
+    Whole { prompt, hints, decode }: &Whole<'_>,
     set: &mut Arc<SetView>,
     hop: Hop,
     avoid: &[WorkerId],
 ) -> Result<Placed, ApiError> {
     loop {
-        let refusal = match app.place(set, prompt, hop, avoid) {
+        let placed = if avoid.is_empty() {
+            app.place_in_turn(set, prompt, hop, hints).await
+        } else {
+            app.place(set, prompt, hop, avoid).map_err(NotPlaced::Refused)
+        };
+        let refusal = match placed {
             Ok(placed) => return Ok(placed),
-            Err(refusal) => refusal,
+            Err(NotPlaced::Refused(refusal)) => refusal,
+            Err(NotPlaced::TurnedAway(reason)) => return Err(reason.error()),
         };
         // What the decode set knows of it now: a set that is paired no more has a configuration that nobody resolved.
         let now = latest(app, decode).unwrap_or_else(|| Arc::clone(decode));
@@ -257,7 +272,7 @@ pub(super) fn place_prefill(
             }
             _ => {
                 app.counters.refusal(refusal.kind());
-                return Err(refused(set, &refusal));
+                return Err(refused(app, set, &refusal));
             }
         }
     }
@@ -320,14 +335,18 @@ async fn try_prefill(
         let worker = Arc::clone(&placed.member.worker);
         let sent = route::for_rank(&head, &placed);
         match app.pool.forward(&worker.url, &sent, body.clone()).await {
-            Ok(answer) => break (answer, placed),
+            Ok(answer) => {
+                route::note_answer(app, &answer, &worker);
+                break (answer, placed);
+            }
             Err(error) if route::tries_another(app, &error, &worker, &mut avoid) => {}
             Err(error) => {
                 warn!(%error, "prefill failed");
                 return Err(Failure::Refused(ApiError::upstream(&error)));
             }
         }
-        next = place_prefill(app, &asked.prompt, &asked.set, &mut set, split.prefill, &avoid);
+        let whole = Whole { prompt: &asked.prompt, hints: &asked.hints, decode: &asked.set };
+        next = place_prefill(app, &whole, &mut set, split.prefill, &avoid).await;
     };
     let by = (placed.choice.worker.0, placed.choice.rank.0);
     let answer = read_whole(app, answer, placed).await?;

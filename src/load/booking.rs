@@ -125,6 +125,8 @@ impl Booking {
         if let Some(ticket) = self.ticket {
             leave(&mut ledger, ticket);
         }
+        drop(ledger);
+        self.loads.relieved();
     }
 
     /// The engine produced `tokens` more tokens. Adds the blocks that they fill, if output is tracked.
@@ -246,6 +248,8 @@ impl Booking {
         if let Some(ticket) = self.ticket.take().filter(|_| *self.prefilling.get_mut()) {
             ledger.leave(self.slot, ticket);
         }
+        drop(ledger);
+        self.loads.relieved();
     }
 }
 

@@ -33,13 +33,13 @@ impl Thresholds {
     }
 
     /// Whether a slot with this load is busy. `latch` is what it was by its blocks the last time: it gets busy with more
-    /// blocks in use than it may have, and stays so until there are fewer.
+    /// blocks in use than it may have, and stays so until there are fewer, or none.
     #[must_use]
     pub fn are_exceeded(&self, load: &SlotLoad, capacity: &Capacity, latch: &mut bool) -> bool {
         *latch = match self.active_decode_blocks.zip(capacity.kv_blocks) {
             Some((share, all)) => {
                 let (used, may) = (load.decode_blocks as f64, share * all as f64);
-                used > may || (*latch && used == may)
+                used > may || (*latch && used == may && load.decode_blocks > 0)
             }
             None => false,
         };
@@ -114,5 +114,10 @@ mod tests {
             thresholds.are_exceeded(&SlotLoad { decode_blocks, ..SlotLoad::default() }, &STATED, &mut latch)
         };
         assert_eq!([50, 51, 50, 49, 50].map(&mut at), [false, true, true, false, false]);
+        let thresholds = Thresholds { active_decode_blocks: Some(0.0), ..NONE };
+        let mut at = |decode_blocks| {
+            thresholds.are_exceeded(&SlotLoad { decode_blocks, ..SlotLoad::default() }, &STATED, &mut latch)
+        };
+        assert_eq!([1, 0].map(&mut at), [true, false], "there are no fewer than none");
     }
 }

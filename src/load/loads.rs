@@ -13,7 +13,11 @@ use crate::{
     slot::Slot,
 };
 use parking_lot::{Mutex, MutexGuard};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    task::Waker,
+    time::Duration,
+};
 
 /// What every slot of one worker set is doing. Shared in an [`Arc`]; every [`Booking`] holds one.
 #[derive(Debug, Default)]
@@ -23,6 +27,8 @@ pub struct Loads {
     active: ActiveBlocks,
     /// Those that do not, apart: what a request takes off the ledger is what it put there.
     uncounted: ActiveBlocks,
+    /// Whoever waits for a slot to have less to do.
+    relief: OnceLock<Waker>,
 }
 
 impl Loads {
@@ -72,6 +78,28 @@ impl Loads {
     /// Sets busy thresholds at run time; `None` goes back to those of the tuning.
     pub fn set_thresholds(&self, thresholds: Option<Thresholds>) {
         self.ledger().thresholds = thresholds;
+        self.relieved();
+    }
+
+    /// Whether `slot` is over the thresholds that hold, where the tuning has `tuned`.
+    #[must_use]
+    pub fn is_busy(&self, slot: Slot, tuned: Thresholds, capacity: &Capacity) -> bool {
+        let mut ledger = self.ledger();
+        let thresholds = ledger.thresholds(tuned);
+        ledger.is_busy(slot, &thresholds, capacity)
+    }
+
+    /// Has `waker` woken whenever a slot has less to do: a prefill is over, a request ended, a worker is gone, other
+    /// thresholds hold. The first one that is set stays; false for any other.
+    pub fn wake_on_relief(&self, waker: Waker) -> bool {
+        self.relief.set(waker).is_ok()
+    }
+
+    /// A slot has less to do than before. Not under the ledger's lock: whoever is woken may look at once.
+    pub(super) fn relieved(&self) {
+        if let Some(waker) = self.relief.get() {
+            waker.wake_by_ref();
+        }
     }
 
     /// Drops what is known of `slot` because its worker is gone. Bookings of this or an older
@@ -80,6 +108,7 @@ impl Loads {
         self.ledger().tenure(slot).end(slot.generation);
         self.active.forget(slot);
         self.uncounted.forget(slot);
+        self.relieved();
     }
 
     /// Books `claim` on `slot` without deciding anything. The selector's

@@ -186,6 +186,13 @@ impl BypassVerdict {
 }
 
 impl ConditionalDisagg {
+    /// Takes the threshold of the set's queue for how busy a prefill worker may be, if that is asked and not said.
+    pub fn fall_back_to(&mut self, queue_threshold: Option<f64>) {
+        if self.policy.asks_load() {
+            self.prefill_busy_threshold = self.prefill_busy_threshold.or(queue_threshold);
+        }
+    }
+
     /// Checks every range.
     ///
     /// # Errors
@@ -385,7 +392,8 @@ mod tests {
             (
                 ConditionalDisagg { policy: BypassPolicy::IslOrLoad, ..base },
                 "the policy isl_or_load needs prefill_busy_threshold (conditional_disagg_prefill_busy_threshold on a \
-                 card): how many of its largest batches may wait at a prefill worker that is not busy",
+                 card), or the queue's threshold in its place: how many of its largest batches may wait at a prefill worker that is \
+                 not busy",
             ),
         ] {
             assert_eq!(says(rule), Err(text.to_owned()));

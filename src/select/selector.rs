@@ -2,7 +2,7 @@
 
 use super::{
     Choice, Demand, Member, Mode, Refusal, Row, Scratch, Tuning, decide,
-    queue::{self, Outlook, Wait},
+    queue::{self, Outlook, PrefillEstimate, Wait},
 };
 use crate::{
     index::Overlaps,
@@ -181,6 +181,12 @@ impl Selector {
     ) -> Option<Wait> {
         let tuning = self.tuning.with(&demand.overrides);
         queue::judge(self.mode, &tuning, demand, scratch.rows(), choice.row, false, now)
+    }
+
+    /// How much there is to compute of the prompt of that request.
+    #[must_use]
+    pub fn estimate(&self, demand: &Demand<'_>, scratch: &Scratch, choice: &Choice) -> PrefillEstimate {
+        queue::estimate(demand, scratch.rows(), choice.row)
     }
 
     /// Makes the rows of a decision, and the settings that hold for it.

@@ -61,7 +61,7 @@ pub struct Tuning {
     pub queue_threshold: Option<f64>,
     /// Who of those goes first. Default [`QueuePolicy::Fcfs`].
     pub queue_policy: QueuePolicy,
-    /// In mode `kv`, how long a request is held at most while the rank that is cheapest for it is not done with others. Above 0;
+    /// In mode `kv`, for how long a request is held at most while the rank that is cheapest for it is not done with others.
     /// `None`: nobody is held. Default `None`.
     pub hold: Option<Duration>,
     /// From when on ranks count as busy. Default: never.
@@ -125,8 +125,8 @@ pub enum TuningError {
     OutputWithoutActive,
     /// How busy prefill workers are is to be judged, and by nothing.
     #[error(
-        "the policy {policy} needs prefill_busy_threshold (conditional_disagg_prefill_busy_threshold on a card): how many \
-         of its largest batches may wait at a prefill worker that is not busy"
+        "the policy {policy} needs prefill_busy_threshold (conditional_disagg_prefill_busy_threshold on a card), or the queue's \
+         threshold in its place: how many of its largest batches may wait at a prefill worker that is not busy"
     )]
     NoPrefillBusyThreshold {
         /// The policy that asks.
@@ -141,9 +141,6 @@ pub enum TuningError {
     /// Predictions stand beside events, and there are none.
     #[error("router_predicted_ttl_secs requires use_kv_events=true")]
     PredictedWithoutEvents,
-    /// A hold of no time.
-    #[error("router_hold must be above 0 seconds; leave it out to hold nobody")]
-    NoHold,
     /// Two orders for one queue.
     #[error(
         "router_queue_policy={policy} and router_hold exclude each other: requests that are held go by an order of their own"
@@ -151,12 +148,6 @@ pub enum TuningError {
     TwoOrders {
         /// The policy.
         policy: QueuePolicy,
-    },
-    /// Times are to be told from what nobody counts.
-    #[error("{field} requires router_track_prefill_tokens=true")]
-    QueueWithoutPrefill {
-        /// What asks for it.
-        field: &'static str,
     },
     /// A device weight.
     #[error(transparent)]
@@ -203,22 +194,10 @@ impl Tuning {
         self.busy.active_decode_blocks.map_or(Ok(()), |of| share("active_decode_blocks_threshold", of))?;
         let factor = self.busy.active_prefill_tokens_frac;
         factor.map_or(Ok(()), |of| weight("active_prefill_tokens_threshold_frac", of))?;
-        if self.hold.is_some_and(|hold| hold.is_zero()) {
-            return Err(TuningError::NoHold);
-        }
         if self.hold.is_some() && self.queue_policy != QueuePolicy::Fcfs {
             return Err(TuningError::TwoOrders { policy: self.queue_policy });
         }
-        let asks = [
-            ("router_queue_threshold", self.queue_threshold.is_some()),
-            ("router_hold", self.hold.is_some()),
-        ];
-        match asks.into_iter().find(|(_, asks)| *asks) {
-            Some((field, _)) if !self.router_track_prefill_tokens => {
-                Err(TuningError::QueueWithoutPrefill { field })
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Applies Dynamo's legacy `overlap_score_weight`: it is the prefill scale, and 0 also takes the credit.

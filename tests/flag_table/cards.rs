@@ -62,7 +62,8 @@ pub(crate) fn as_worded_there(text: &str) -> String {
 #[test]
 fn every_range_of_a_key_holds_on_a_card() {
     for row in &TABLE {
-        let Some(key) = row.key else { continue };
+        // What stands beside the configuration is judged with the rest of a worker's description.
+        let Some(key) = row.key.filter(|_| row.group != Group::Card) else { continue };
         let (Kind::Number { range, .. } | Kind::Whole { range, .. }) = row.kind else { continue };
         for bad in ["-0.5", "0", "1.5", "31536001"] {
             let problem = row.read(bad, false);

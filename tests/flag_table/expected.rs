@@ -6,6 +6,7 @@
 const EXPECTED: &str = "
 --router-mode                           DYN_ROUTER_MODE                            round-robin     mode        worker
 --router-cost-model                     KVROUTE_ROUTER_COST_MODEL                  time            time|blocks worker
+--router-hold                           KVROUTE_ROUTER_HOLD                        0.0             0..3600     worker
 --router-session-affinity-ttl-secs      DYN_ROUTER_SESSION_AFFINITY_TTL_SECS       _               1..31536000 worker
 --router-session-affinity-mode          DYN_ROUTER_SESSION_AFFINITY_MODE           hard            hard|soft   worker
 --active-decode-blocks-threshold        DYN_ACTIVE_DECODE_BLOCKS_THRESHOLD         _               0..1        worker
@@ -80,7 +81,8 @@ pub(crate) const DEPARTURES: [(&str, &str, &str); 1] = [
 ];
 
 /// What Dynamo has as a variable alone.
-pub(crate) const OURS: [&str; 2] = ["--router-cost-model", "--router-accelerator-to-cpu-ratio"];
+pub(crate) const OURS: [&str; 3] =
+    ["--router-cost-model", "--router-hold", "--router-accelerator-to-cpu-ratio"];
 
 pub(crate) const OLD_NAMES: [(&str, &str); 16] = [
     ("--kv-overlap-score-weight", "--router-kv-overlap-score-weight"),
@@ -162,6 +164,7 @@ pub(crate) fn samples(accepts: &str) -> (Vec<&str>, Vec<&str>) {
         ),
         "1..31536000" => (vec!["1", "31536000"], vec!["0", "-1", "31536001", "1.5", "x"]),
         "1..4294967295" => (vec!["1", "4294967295"], vec!["0", "-1", "4294967296", "1.5", "x"]),
+        "0..3600" => (vec!["0", "2.5", "3600"], vec!["-0.1", "3600.5", "nan", "inf", "x"]),
         "0..1" => (vec!["0", "1", "0.5"], vec!["-0.1", "1.1", "nan", "inf", "x"]),
         "above0..1" => (vec!["0.1", "1"], vec!["0", "-0.1", "1.1", "nan", "inf", "x"]),
         "1..number" => (vec!["1", "2.5"], vec!["0", "0.5", "nan", "inf", "x"]),

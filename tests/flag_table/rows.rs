@@ -141,7 +141,7 @@ fn every_flag_works_or_is_refused_with_the_reason() {
 fn every_key_of_a_working_flag_is_one_that_cards_are_read_by() {
     let working = TABLE.iter().filter(|row| row.status == Status::Works && row.deprecated.is_none());
     let keys: Vec<_> = working.filter(|row| row.group == Group::Kv).filter_map(|row| row.key).collect();
-    assert_eq!(keys.len(), 16);
+    assert_eq!(keys.len(), 18);
     // A card leaves these out while they are at their defaults.
     let rule = ConditionalDisagg {
         policy: BypassPolicy::IslOrLoad,
@@ -152,6 +152,7 @@ fn every_key_of_a_working_flag_is_one_that_cards_are_read_by() {
         decode_active_request_weight: 0.5,
         conditional_disagg: Some(rule),
         router_predicted_ttl_secs: Some(5.0),
+        queue_threshold: Some(1.0),
         ..Tuning::default()
     };
     let config = serde_json::to_value(RouterConfig { mode: Mode::Kv, tuning }).unwrap();

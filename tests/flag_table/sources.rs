@@ -99,7 +99,7 @@ fn the_section_of_a_file_is_checked_like_the_flags() {
         ("router_temperature = -1", "router_temperature must be finite and non-negative"),
         ("load_aware = 1", "load_aware: true or false is needed"),
         ("router_event_threads = 1.5", "router_event_threads: '1.5' is not a whole number"),
-        ("router_queue_threshold = 2", "router_queue_threshold in k.toml (2.0): not in this version"),
+        ("use_remote_indexer = true", "use_remote_indexer in k.toml (true): not in this version"),
     ] {
         let error = build_with_file::<Frontend>(&[], &[], file).unwrap_err();
         assert!(error.contains(needle), "{file}: {error}");

@@ -2,11 +2,12 @@
 
 use std::{
     num::NonZeroUsize,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use kvroute::{
-    fleet::{RegistrationError, SpecError, StreamState, WorkerSpec, WorkerType},
+    fleet::{Fleet, RegistrationError, SpecError, StreamState, WorkerSpec, WorkerType},
     hash::BlockSize,
     index::{PrefixIndex, Scratch},
     select::{self, Demand, Exclusion, Refusal},
@@ -184,6 +185,41 @@ fn an_inhibited_worker_is_back_after_a_few_seconds() {
     let now = fleet.now_ms();
     assert_eq!(worker.exclusion(now), Some(Exclusion::Unroutable));
     assert_eq!(worker.exclusion(now + 5_000), None);
+}
+
+#[test]
+fn where_all_are_inhibited_the_one_that_is_back_first_takes_requests() {
+    let (fleet, _) = fleet();
+    let ids = [(); 3].map(|()| fleet.register(spec(None, "m", 1), None).unwrap());
+    let view = fleet.view();
+    let set = &view.sets[0];
+    let excluded = |fleet: &Fleet| {
+        let mut members = Vec::new();
+        set.gather(None, fleet.now_ms(), &mut members);
+        members.into_iter().map(|member| member.exclusion).collect::<Vec<_>>()
+    };
+    fleet.drain(ids[0]);
+    for id in [ids[1], ids[2]] {
+        fleet.inhibit(view.worker(id).unwrap());
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    let (draining, unroutable) = (Some(Exclusion::Draining), Some(Exclusion::Unroutable));
+    assert_eq!(excluded(&fleet), [draining, None, unroutable]);
+    assert_eq!(set.routable(fleet.now_ms()), 1);
+    // Its trial fails, so that the other is better now.
+    fleet.inhibit(view.worker(ids[1]).unwrap());
+    assert_eq!(excluded(&fleet), [draining, unroutable, None]);
+    view.worker(ids[1]).unwrap().recovered();
+    assert_eq!(excluded(&fleet), [draining, None, unroutable]);
+}
+
+#[test]
+fn nobody_is_inhibited_for_no_time() {
+    let fleet = Arc::into_inner(fleet().0).unwrap().inhibiting_for(Duration::ZERO);
+    let id = fleet.register(spec(None, "m", 1), None).unwrap();
+    let view = fleet.view();
+    fleet.inhibit(view.worker(id).unwrap());
+    assert_eq!(view.worker(id).unwrap().exclusion(fleet.now_ms()), None);
 }
 
 #[test]

@@ -87,6 +87,8 @@ fn set_text(set: &Value) -> String {
         write_fields(&mut text, "", &as_spelled(&set["router_config"]));
         let _ = writeln!(text, "  cost model, from {}", plain(&set["router_cost_model_from"]));
         let _ = writeln!(text, "    {:<46} {}", "router_cost_model", plain(&set["router_cost_model"]));
+        let _ = writeln!(text, "  hold, from {}", plain(&set["router_hold_from"]));
+        let _ = writeln!(text, "    {:<46} {}", "router_hold", plain(&set["router_hold"]));
         let _ = writeln!(text, "  device weights, from {}", plain(&set["device_weights_from"]));
         write_fields(&mut text, "device_weights.", &set["device_weights"]);
     }

@@ -266,11 +266,11 @@ mod tests {
     #[test]
     fn all_refusals_and_impossible_mixes_are_told_at_once() {
         expect(
-            "[router]\nrouter_mode = 'kv'\nrouter_replica_sync = true\nrouter_queue_threshold = 2.0\n\
+            "[router]\nrouter_mode = 'kv'\nrouter_replica_sync = true\nuse_remote_indexer = true\n\
              router_track_output_blocks = true\nrouter_track_active_blocks = false",
             &[
                 ("3 error", "each frontend knows its own requests only"),
-                ("4 error", "no request waits in the router"),
+                ("4 error", "each frontend has its own index"),
                 ("5 error router_track_output_blocks requires", "f.toml"),
             ],
         );

@@ -115,6 +115,13 @@ impl<C> Built<C> {
         if given { tuning::cost_model(&self.settings) } else { None }
     }
 
+    /// The hold that was asked for, in seconds; `None` if nobody did. A worker's card names it beside the configuration.
+    #[must_use]
+    pub fn hold(&self) -> Option<f64> {
+        let hold = self.settings.get(Field::RouterHold);
+        if hold.source.is_given() { self.settings.number(Field::RouterHold) } else { None }
+    }
+
     /// What was not left at its default, in the order of the table.
     pub fn changed(&self) -> impl Iterator<Item = &Setting> {
         self.settings.iter().filter(|setting| setting.source != Source::Default)
@@ -174,11 +181,13 @@ fn tuning_for<R: Role>(settings: &Settings, mode: Mode) -> Result<Tuning, BuildE
     let tuning = if mode == Mode::Kv {
         Tuning { conditional_disagg: conditional_disagg::read(settings)?, ..tuning::tuning(settings, base) }
     } else {
-        // The cost model is for cards with a mode of their own, too.
+        // The cost model and the hold are for cards with a mode of their own, too.
         let cost_model = tuning::cost_model(settings).unwrap_or(base.cost_model);
         Tuning {
             cost_model,
             session_affinity: tuning::session_affinity(settings),
+            hold: tuning::hold(settings),
+            busy: tuning::thresholds(settings),
             accelerator_to_cpu_ratio: tuning::ratio(settings),
             device_weights: tuning::device_weights(settings),
             ..Tuning::default()

@@ -6,6 +6,7 @@
 pub enum Field {
     RouterMode,
     RouterCostModel,
+    RouterHold,
     SessionAffinityTtlSecs,
     SessionAffinityMode,
     ActiveDecodeBlocksThreshold,

@@ -64,6 +64,8 @@ pub enum Range {
     UpToAYear,
     /// At least 1, and no more than 32 bits hold.
     Ratio,
+    /// 0 seconds to an hour of them.
+    UpToAnHour,
 }
 
 impl Kind {
@@ -129,6 +131,7 @@ impl Range {
             Self::AtLeastOne => "1 or more",
             Self::UpToAYear => "1 to 31536000",
             Self::Ratio => "1 to 4294967295",
+            Self::UpToAnHour => "0 to 3600",
         }
     }
 
@@ -143,6 +146,7 @@ impl Range {
             Self::AtLeastOne => "must be at least 1",
             Self::UpToAYear => "must be between 1 and 31536000",
             Self::Ratio => "must be between 1 and 4294967295",
+            Self::UpToAnHour => "must be between 0 and 3600",
         }
     }
 
@@ -154,6 +158,7 @@ impl Range {
             Self::AtLeastOne => (1.0, f64::MAX),
             Self::UpToAYear => (1.0, 31_536_000.0),
             Self::Ratio => (1.0, f64::from(u32::MAX)),
+            Self::UpToAnHour => (0.0, 3600.0),
         };
         if (least..=most).contains(&number) { Ok(()) } else { Err(format!("{} {}", name(), self.problem())) }
     }

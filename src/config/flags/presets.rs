@@ -87,6 +87,14 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<Warning> {
     } else {
         Vec::new()
     };
+    if !settings.switch(TrackPrefillTokens) {
+        warnings.extend(by(
+            &[QueueThreshold, QueuePolicy],
+            "router_track_prefill_tokens is false, so no worker has prefill waiting",
+        ));
+    } else if !settings.is_set(QueueThreshold) {
+        warnings.extend(by(&[QueuePolicy], "no request waits without --router-queue-threshold"));
+    }
     if !settings.switch(TrackActiveBlocks) {
         warnings
             .extend(by(&[AssumeKvReuse], "router_track_active_blocks is false, so no blocks are counted"));

@@ -17,7 +17,7 @@ underscores), that over the default. `kvroute up` and `kvroute drive` start from
   Dynamo refuses an empty mode and reads any other word as false.
 * A worker reads the same variables. Without a mode it advertises no router configuration and inherits the
   frontend's: a flag without `--router-mode` is then an error, a variable without `DYN_ROUTER_MODE` one warning. With one,
-  its configuration replaces the frontend's as a whole. The cost model stands beside it: a worker advertises that where it is
+  its configuration replaces the frontend's as a whole. The cost model and the hold stand beside it: a worker advertises each of them where it is
   given, with a mode or without one, and else inherits the frontend's.
 * What the `--device-weight` flags of a worker say is on its card as `device_weights`, beside `router_config` and whether or not it has a
   mode. It replaces the frontend's as a whole; without such a flag the set has the frontend's.

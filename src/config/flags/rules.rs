@@ -25,7 +25,7 @@ const fn rule(text: &'static str, fields: &'static [Field], broken: fn(&Settings
     Rule { text, fields, broken }
 }
 
-static RULES: [Rule; 17] = [
+static RULES: [Rule; 18] = [
     rule(
         "router_track_output_blocks requires router_track_active_blocks=true",
         &[TrackOutputBlocks, TrackActiveBlocks],
@@ -35,6 +35,11 @@ static RULES: [Rule; 17] = [
         "router_prefill_load_model requires router_track_prefill_tokens=true",
         &[PrefillLoadModel, TrackPrefillTokens],
         |given| has_load_model(given) && !given.switch(TrackPrefillTokens),
+    ),
+    rule(
+        "router_hold requires router_track_prefill_tokens=true",
+        &[RouterHold, TrackPrefillTokens],
+        |given| given.number(RouterHold) > Some(0.0) && !given.switch(TrackPrefillTokens),
     ),
     rule("router_prefill_load_model requires router mode kv", &[PrefillLoadModel, RouterMode], |given| {
         has_load_model(given) && !kv(given)

@@ -2,7 +2,7 @@
 //!
 //! Spellings, variables, defaults, ranges and keys are Dynamo's, so that existing manifests keep their meaning.
 //! Where a row differs it says so: `--router-event-threads` stands at 1, because that is what an index gets, and
-//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone. The cost model and
+//! `--router-accelerator-to-cpu-ratio` is a flag of ours for what Dynamo has as a variable alone. The cost model, the hold and
 //! the device weights are ours altogether; a card names them beside `router_config`, so that this stays Dynamo's.
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Every router flag, in the order of [`Field`].
-pub static TABLE: [Row; 67] = [
+pub static TABLE: [Row; 68] = [
     Row::new(RouterMode, "router-mode", "DYN_ROUTER_MODE", Router)
         .key("router_mode")
         .choice("MODE", MODES, None)
@@ -24,6 +24,10 @@ pub static TABLE: [Row; 67] = [
         .help(
             "What mode kv weighs: time in seconds, learned from first tokens, or blocks by Dynamo's formula",
         ),
+    Row::new(RouterHold, "router-hold", "KVROUTE_ROUTER_HOLD", Card)
+        .key("router_hold")
+        .number("SECONDS", Range::UpToAnHour, Some(0.0))
+        .help("For how long mode kv holds a request at most while its best worker is at others; 0 holds nobody"),
     Row::new(
         SessionAffinityTtlSecs,
         "router-session-affinity-ttl-secs",
@@ -47,8 +51,7 @@ pub static TABLE: [Row; 67] = [
     .key("active_decode_blocks_threshold")
     .number("SHARE", Range::Threshold, None)
     .nullable()
-    .help("A rank with more than this share of its KV blocks in use counts as busy")
-    .refused("no worker is held to be busy", "a monitor of each worker's load reports"),
+    .help("A rank with more than this share of its KV blocks in use counts as busy"),
     Row::new(
         ActivePrefillTokensThreshold,
         "active-prefill-tokens-threshold",
@@ -58,8 +61,7 @@ pub static TABLE: [Row; 67] = [
     .key("active_prefill_tokens_threshold")
     .whole("TOKENS", Range::AtLeastZero, None)
     .nullable()
-    .help("A rank with more than so many tokens waiting for prefill counts as busy")
-    .refused("no worker is held to be busy", "a monitor of each worker's load reports"),
+    .help("A rank with more than so many tokens waiting for prefill counts as busy"),
     Row::new(
         ActivePrefillTokensThresholdFrac,
         "active-prefill-tokens-threshold-frac",
@@ -69,8 +71,7 @@ pub static TABLE: [Row; 67] = [
     .key("active_prefill_tokens_threshold_frac")
     .number("FACTOR", Range::NonNegative, None)
     .nullable()
-    .help("The same, as a multiple of the tokens that the engine batches at most")
-    .refused("no worker is held to be busy", "a monitor of each worker's load reports"),
+    .help("The same, as a multiple of the tokens that the engine batches at most"),
     Row::new(MinInitialWorkers, "router-min-initial-workers", "DYN_ROUTER_MIN_INITIAL_WORKERS", FrontendOnly)
         .whole("N", Range::AtLeastZero, Some(0))
         .help("How many workers must be there before requests are served")
@@ -81,7 +82,10 @@ pub static TABLE: [Row; 67] = [
     Row::new(AdmissionControl, "admission-control", "DYN_ADMISSION_CONTROL", FrontendOnly)
         .choice("RULE", &["none", "token-capacity"], Some("none"))
         .help("Whether requests beyond the workers' token capacity are turned away")
-        .refused("no worker is held to be busy", "a monitor of each worker's load reports"),
+        .refused(
+            "no rule is derived from the workers' capacity",
+            "such a rule; set --active-decode-blocks-threshold or --active-prefill-tokens-threshold-frac instead",
+        ),
     Row::new(LoadAware, "load-aware", "DYN_ROUTER_LOAD_AWARE", Kv)
         .switch("no-load-aware", false)
         .help("Routes by load alone: implies mode kv, with cached blocks worth nothing"),
@@ -203,8 +207,7 @@ pub static TABLE: [Row; 67] = [
         .key("router_queue_threshold")
         .number("FACTOR", Range::AtLeastZero, None)
         .nullable()
-        .help("Requests wait while every worker has more prefill waiting than so many full batches")
-        .refused("no request waits in the router", "a queue before each worker set"),
+        .help("Requests wait while every worker has more prefill waiting than so many full batches"),
     Row::new(PolicyConfig, "router-policy-config", "DYN_ROUTER_POLICY_CONFIG", Kv)
         .key("router_policy_config")
         .text("FILE")
@@ -244,8 +247,7 @@ pub static TABLE: [Row; 67] = [
     Row::new(QueuePolicy, "router-queue-policy", "DYN_ROUTER_QUEUE_POLICY", Kv)
         .key("router_queue_policy")
         .choice("POLICY", &["fcfs", "wspt"], Some("fcfs"))
-        .help("Which of the requests that wait goes first")
-        .refused("no request waits in the router", "a queue before each worker set"),
+        .help("Which of the requests that wait goes first: who came first, or who has least to compute; a card may also say lcfs"),
     Row::new(UseRemoteIndexer, "use-remote-indexer", "DYN_USE_REMOTE_INDEXER", Kv)
         .key("use_remote_indexer")
         .switch("no-use-remote-indexer", false)

@@ -1,6 +1,6 @@
 //! Which fields set which weight of `select`.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, time::Duration};
 
 use super::{
     Field::{self, *},
@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     device::Weights,
+    load::Thresholds,
     select::{ApproximateCache, CostModel, SessionAffinity, Tuning},
 };
 
@@ -15,6 +16,12 @@ use crate::{
 pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
     Some(match field {
         RouterCostModel => Value::Text(tuning.cost_model.name().to_owned()),
+        RouterHold => Value::Number(tuning.hold.map_or(0.0, |hold| hold.as_secs_f64())),
+        ActiveDecodeBlocksThreshold => number_or_unset(tuning.busy.active_decode_blocks),
+        ActivePrefillTokensThreshold => tuning.busy.active_prefill_tokens.map_or(Value::Unset, Value::Whole),
+        ActivePrefillTokensThresholdFrac => number_or_unset(tuning.busy.active_prefill_tokens_frac),
+        QueueThreshold => number_or_unset(tuning.queue_threshold),
+        QueuePolicy => Value::Text(tuning.queue_policy.name().to_owned()),
         OverlapScoreCredit => Value::Number(tuning.overlap_score_credit),
         OverlapScoreCreditDecay => Value::Number(tuning.overlap_score_credit_decay),
         PrefillLoadScale => Value::Number(tuning.prefill_load_scale),
@@ -42,6 +49,10 @@ pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
     })
 }
 
+fn number_or_unset(number: Option<f64>) -> Value {
+    number.map_or(Value::Unset, Value::Number)
+}
+
 /// The keys of the weights that are not at their default, as a card spells them.
 pub(in crate::config) fn changed_weights(tuning: &Tuning) -> Vec<&'static str> {
     let weights = TABLE.iter().filter(|row| row.group == Group::Kv);
@@ -52,6 +63,21 @@ pub(in crate::config) fn changed_weights(tuning: &Tuning) -> Vec<&'static str> {
 /// The cost model that `settings` name; whatever else was read has no other name.
 pub(super) fn cost_model(settings: &Settings) -> Option<CostModel> {
     settings.text(RouterCostModel)?.parse().ok()
+}
+
+/// The hold that `settings` name.
+pub(super) fn hold(settings: &Settings) -> Option<Duration> {
+    let hold = settings.number(RouterHold).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    hold.filter(|hold| !hold.is_zero())
+}
+
+/// The busy thresholds that `settings` name. They hold in every mode.
+pub(super) fn thresholds(settings: &Settings) -> Thresholds {
+    Thresholds {
+        active_decode_blocks: settings.number(ActiveDecodeBlocksThreshold),
+        active_prefill_tokens: settings.whole(ActivePrefillTokensThreshold),
+        active_prefill_tokens_frac: settings.number(ActivePrefillTokensThresholdFrac),
+    }
 }
 
 /// The tuning that `settings` make; what no flag sets comes from `base`.
@@ -76,10 +102,13 @@ pub(super) fn tuning(settings: &Settings, base: Tuning) -> Tuning {
         approximate_cache: approximate_cache(settings),
         router_predicted_ttl_secs: settings.number(PredictedTtlSecs),
         session_affinity: session_affinity(settings),
-        queue_threshold: base.queue_threshold,
-        queue_policy: base.queue_policy,
-        hold: base.hold,
-        busy: base.busy,
+        queue_threshold: settings.number(QueueThreshold),
+        queue_policy: settings
+            .text(QueuePolicy)
+            .and_then(|name| name.parse().ok())
+            .unwrap_or(base.queue_policy),
+        hold: hold(settings),
+        busy: thresholds(settings),
         accelerator_to_cpu_ratio: ratio(settings),
         device_weights: device_weights(settings),
     }

@@ -1,6 +1,6 @@
 //! What a queue knows of a request that waits in it.
 
-use crate::{hash::SequenceHash, select::Pin};
+use crate::hash::SequenceHash;
 use std::{sync::Arc, time::Duration};
 
 /// A request that waits. Times are those of the clock of the loads.
@@ -10,8 +10,9 @@ pub struct Waiting {
     pub arrived: Duration,
     /// What it says of its own urgency.
     pub urgency: Urgency,
-    /// The worker that it insists on. Requests with the same pin are one lane, those without one are another.
-    pub pin: Option<Pin>,
+    /// Which ranks may take it: those with the same number may go to the same ones. 0 is any of the set; those that may go to
+    /// some only, because they are pinned for one, have other numbers.
+    pub lane: u64,
     /// Whose it is; empty if nobody says. It matters where tenants share by turns.
     pub tenant: Arc<str>,
     /// Tokens of its prompt.

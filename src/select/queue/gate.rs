@@ -3,7 +3,7 @@
 use super::HOLD_BEYOND;
 use crate::{
     device::MeanSpeed,
-    select::{Demand, Mode, Phase, Row, Tuning, cost::time},
+    select::{AffinityMode, Demand, Mode, Phase, Row, Tuning, cost::time},
 };
 use std::time::Duration;
 
@@ -18,12 +18,19 @@ const ROUNDING: Duration = Duration::from_millis(1);
 pub struct Wait {
     /// For what.
     pub reason: WaitReason,
+    /// What there is to compute.
+    pub prefill: PrefillEstimate,
+    /// How long it will be until some rank can take it, as far as anybody can tell.
+    pub expected: Duration,
+}
+
+/// How much of a prompt there is to compute.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PrefillEstimate {
     /// Prompt tokens that no rank that could take it has cached.
     pub uncached_tokens: u64,
     /// Seconds of its prefill on the rank that is cheapest for it.
-    pub prefill_seconds: f64,
-    /// How long it will be until some rank can take it, as far as anybody can tell.
-    pub expected: Duration,
+    pub seconds: f64,
 }
 
 /// What a request waits for.
@@ -83,8 +90,7 @@ pub(in crate::select) fn judge(
     let eligible = || rows.iter().filter(|row| row.is_eligible());
     let wait = |reason, expected: f64| Wait {
         reason,
-        uncached_tokens: uncached(demand, eligible()),
-        prefill_seconds: seconds * row.prefill_work as f64,
+        prefill: estimate(demand, rows, picked),
         expected: Duration::try_from_secs_f64(expected).unwrap_or_default(),
     };
     if eligible().all(|row| rules.is_prefill_busy(row)) {
@@ -94,7 +100,7 @@ pub(in crate::select) fn judge(
     // Blocks that are on their way there cost the queue nothing, and to nobody but who waits beside them.
     let joins = row.carried > row.overlap.gpu;
     // Nobody else could take it, so there is nothing to keep open.
-    let fixed = demand.pin.is_some();
+    let fixed = demand.pin.is_some() || row.tied == Some(AffinityMode::Hard);
     if !rules.holds || hold_over || joins || fixed {
         return None;
     }
@@ -182,7 +188,12 @@ fn mean_speed(rows: &[Row]) -> f64 {
     fleet.seconds_per_token()
 }
 
-fn uncached<'a>(demand: &Demand<'_>, eligible: impl Iterator<Item = &'a Row>) -> u64 {
+/// What there is to compute of the prompt of `demand`, for which the row at `picked` would be chosen.
+pub(in crate::select) fn estimate(demand: &Demand<'_>, rows: &[Row], picked: usize) -> PrefillEstimate {
+    let eligible = rows.iter().filter(|row| row.is_eligible());
     let cached = eligible.map(|row| row.cached_tokens).max().unwrap_or(0);
-    (demand.isl_tokens as u64).saturating_sub(cached)
+    let seconds = rows
+        .get(picked)
+        .map_or(0.0, |row| row.speed.seconds_per_token(mean_speed(rows)) * row.prefill_work as f64);
+    PrefillEstimate { uncached_tokens: (demand.isl_tokens as u64).saturating_sub(cached), seconds }
 }

@@ -69,7 +69,7 @@ pub struct Queue<T> {
     deadlines: BTreeSet<(Duration, Ticket)>,
     /// When each hold is over, if there is one.
     ends: BTreeSet<(Duration, Ticket)>,
-    /// Who may go though no rank is free: those with a pin, and of those that are held the ones that something happened to of which
+    /// Who may go though no rank is free: those that may go to some only, and of those that are held the ones that something happened to of which
     /// only they may profit. They have just come, or another request with their first block was booked.
     apart: BTreeSet<Ticket>,
     next: u64,
@@ -141,6 +141,22 @@ impl<T> Queue<T> {
         self.settings.limits.check(own, self.volume, workers)?;
         let ticket = Ticket(self.next);
         self.next += 1;
+        self.enter(ticket, waiting, payload);
+        Ok(ticket)
+    }
+
+    /// Goes on by other settings, with everybody who waits.
+    pub fn reconfigure(&mut self, settings: QueueSettings) {
+        let next = self.next;
+        let entries = std::mem::take(&mut self.entries);
+        *self = Self { next, ..Self::new(settings) };
+        for (ticket, Entry { waiting, payload, .. }) in entries {
+            self.enter(ticket, waiting, payload);
+        }
+    }
+
+    fn enter(&mut self, ticket: Ticket, waiting: Waiting, payload: T) {
+        let tenant = self.tenant(&waiting);
         let place = Place::new(&waiting.urgency, self.settings.policy.score(&waiting), ticket);
         self.shares.enter(&tenant, place, waiting.isl_tokens);
         self.volume.enter(waiting.isl_tokens);
@@ -150,11 +166,10 @@ impl<T> Queue<T> {
         if let Some(hold) = self.settings.hold {
             self.ends.insert((waiting.arrived.saturating_add(hold), ticket));
         }
-        if self.settings.hold.is_some() || waiting.pin.is_some() {
+        if self.settings.hold.is_some() || waiting.lane != 0 {
             self.apart.insert(ticket);
         }
         self.entries.insert(ticket, Entry { waiting, place, payload });
-        Ok(ticket)
     }
 
     /// Takes a request out, because nobody waits for its answer any more. `None` if it has left already.
@@ -202,7 +217,7 @@ impl<T> Queue<T> {
     ///
     /// `look` tries a request, and is told whether its hold is over. `free` says that some rank can take a request, as
     /// [`Selector::outlook`](crate::select::Selector::outlook) finds. While none can, only those are looked at who may go all the
-    /// same, which makes a poll cheap where nothing has changed for most: pinned ones, and of those that are held the ones whose time
+    /// same, which makes a poll cheap where nothing has changed for most: those that may go to some ranks only, and of those that are held the ones whose time
     /// is over, that have just come, or that may join another one.
     pub fn poll<R>(
         &mut self,
@@ -242,7 +257,7 @@ impl<T> Queue<T> {
         loop {
             for list in &mut *candidates {
                 let waits = |place: &Place| {
-                    self.entries.get(&place.ticket).is_none_or(|entry| shut.contains(&entry.waiting.pin))
+                    self.entries.get(&place.ticket).is_none_or(|entry| shut.contains(&entry.waiting.lane))
                 };
                 while list.pop_if(|place| waits(place)).is_some() {}
             }
@@ -255,7 +270,7 @@ impl<T> Queue<T> {
             let ticket = candidates.get_mut(tenant)?.pop()?.ticket;
             let over = self.ends_of(ticket).is_some_and(|end| end <= now);
             let entry = self.entries.get_mut(&ticket)?;
-            if entry.waiting.pin.is_none() {
+            if entry.waiting.lane == 0 {
                 self.apart.remove(&ticket);
             }
             match look(&entry.waiting, &mut entry.payload, over) {
@@ -266,7 +281,7 @@ impl<T> Queue<T> {
                     return Some((ticket, outcome, prefix));
                 }
                 Look::Waits => {}
-                Look::LaneWaits => shut.push(entry.waiting.pin),
+                Look::LaneWaits => shut.push(entry.waiting.lane),
             }
         }
     }

@@ -25,10 +25,10 @@ mod policy;
 mod shares;
 
 pub use entry::{Ticket, Urgency, Waiting};
-pub use gate::{Outlook, Wait, WaitReason};
+pub use gate::{Outlook, PrefillEstimate, Wait, WaitReason};
 pub use hold::HOLD_BEYOND;
 pub use limits::{Limits, MOST_REQUESTS, Overflow};
 pub use machine::{Expired, Look, Polled, Queue, QueueSettings};
 pub use policy::{QueuePolicy, UnknownQueuePolicy};
 
-pub(super) use gate::{judge, outlook};
+pub(super) use gate::{estimate, judge, outlook};
