@@ -15,6 +15,8 @@ pub mod cli;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
+pub mod doctor;
+#[cfg(feature = "server")]
 pub mod fleet;
 #[cfg(feature = "server")]
 pub mod frontend;

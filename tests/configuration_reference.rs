@@ -100,6 +100,7 @@ fn flags_variables_and_defaults_are_those_of_help() {
         ("drive", &["## `kvroute drive`", engine]),
         ("mock", &["## `kvroute mock`", engine]),
         ("gpus", &["## `kvroute gpus`"]),
+        ("doctor", &["## `kvroute doctor`"]),
         ("simulate", &["## `kvroute simulate`"]),
     ] {
         let described: BTreeSet<_> =
@@ -108,7 +109,7 @@ fn flags_variables_and_defaults_are_those_of_help() {
         let all = shown.len();
         // They have a page of their own, made from their table.
         let router: Vec<_> = match command.split(' ').next() {
-            Some("mock" | "gpus") => Vec::new(),
+            Some("mock" | "gpus" | "doctor") => Vec::new(),
             Some("worker") => TABLE.iter().filter(|row| !row.frontend_only()).collect(),
             _ => TABLE.iter().collect(),
         };

@@ -60,6 +60,7 @@ fn links_lead_somewhere() {
         "docs/choosing.md",
         "docs/configuration.md",
         "docs/decision-log.md",
+        "docs/doctor.md",
         "docs/metrics.md",
         "docs/router-flags.md",
     ] {

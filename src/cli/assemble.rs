@@ -9,7 +9,7 @@ use super::first_probe;
 use crate::{
     config::FrontendPlan,
     fleet::{Fleet, RegistrationError},
-    frontend::{App, Frontend, Prompts, StartError},
+    frontend::{AdmissionCheck, App, Frontend, Prompts, StartError},
     ingest::{FleetStreams, StreamSettings},
     prompt::{Encoder, LoadError},
     select::Mode,
@@ -66,7 +66,9 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     let fleet = Fleet::new(plan.router.clone(), Box::new(streams.clone()));
     let fleet = fleet.on_config_mismatch(plan.settings.on_config_mismatch);
     let fleet = fleet.inhibiting_for(plan.settings.inhibition);
-    let fleet = Arc::new(fleet.serving(plan.settings.namespaces.clone()));
+    let fleet = fleet.serving(plan.settings.namespaces.clone());
+    let strict = plan.settings.admission_check == AdmissionCheck::Strict;
+    let fleet = Arc::new(fleet.withholding_unchecked(strict));
     for spec in plan.workers {
         let url = spec.url.clone();
         match fleet.register(spec, None) {

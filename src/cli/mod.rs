@@ -3,6 +3,7 @@
 mod assemble;
 mod config;
 mod decisions;
+mod doctor;
 mod drive;
 mod first_probe;
 mod frontend;
@@ -53,6 +54,8 @@ enum Command {
     Gpus(gpus::GpusCommand),
     /// Look a configuration over: check a file, or show what holds and where it came from
     Config(config::ConfigCommand),
+    /// Check an engine: whether the router's picture of its cache will be right, and what to change if not
+    Doctor(doctor::DoctorCommand),
     /// Send a trace's requests and report hit rate, latency and balance
     Drive(drive::DriveCommand),
     /// Compare routing policies on a simulated fleet, or make recorded decisions again
@@ -82,7 +85,9 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = runtime.block_on(async {
-        match cli.command {
+        let done = match cli.command {
+            // Its outcome is more than success or failure.
+            Command::Doctor(command) => return command.run().await,
             Command::Frontend(command) => command.run().await,
             Command::Worker(command) => command.run().await,
             Command::Mock(command) => command.run().await,
@@ -91,12 +96,13 @@ pub fn main() -> ExitCode {
             Command::Config(command) => command.run().await,
             Command::Drive(command) => command.run().await,
             Command::Simulate(command) => command.run(),
-        }
+        };
+        done.map(|()| ExitCode::SUCCESS)
     });
     // A blocking call that hangs (a name that does not resolve) must not hold the exit.
     runtime.shutdown_background();
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE

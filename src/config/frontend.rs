@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
-    frontend::{DecisionLogSettings, FrontendSettings, PrefillFallback, QueueTurns},
+    frontend::{AdmissionCheck, DecisionLogSettings, FrontendSettings, PrefillFallback, QueueTurns},
 };
 
 /// Flags of the frontend as given. The same names, with underscores, are the keys of `[frontend]` in a file.
@@ -62,6 +62,10 @@ pub struct FrontendArgs {
     /// keep-first (those registered first serve until they left, then the next) [default: stop]
     #[arg(long, env = "KVROUTE_ON_CONFIG_MISMATCH", value_name = "POLICY", help_heading = WORKERS)]
     pub on_config_mismatch: Option<OnConfigMismatch>,
+    /// Whether workers are held against their registrations, with a prompt of the router's own: off, warn (say what differs) or
+    /// strict (route those that differ by load alone, and refuse those that would fail their requests) [default: off]
+    #[arg(long, env = "KVROUTE_ADMISSION_CHECK", value_name = "CHECK", help_heading = WORKERS)]
+    pub admission_check: Option<AdmissionCheck>,
     /// Other workers to try when one cannot be reached [default: 2]
     #[arg(long, env = "KVROUTE_RETRIES", value_name = "N", help_heading = LIMITS)]
     pub retries: Option<u32>,
@@ -259,6 +263,10 @@ impl FrontendArgs {
                 .or(below.on_config_mismatch)
                 .unwrap_or(default.on_config_mismatch),
             decision_log: self.decision_log.or(below.decision_log),
+            admission_check: self
+                .admission_check
+                .or(below.admission_check)
+                .unwrap_or(default.admission_check),
             upstream,
         })
     }

@@ -6,6 +6,7 @@
 
 mod check;
 mod devices;
+mod doctor;
 mod engine_arguments;
 mod environment;
 mod file;
@@ -21,6 +22,7 @@ mod worker_file;
 
 pub use check::{Finding, Report, Severity, check};
 pub use devices::{NvmlArgs, SamplingArgs};
+pub use doctor::{DoctorArgs, DoctorConfigError};
 pub use engine_arguments::set_apart;
 pub use environment::without_empty_variables;
 pub use file::{ConfigFile, FileArgs, FileError, ModelEntry};

@@ -21,6 +21,7 @@ use super::{
     lease::Leases,
     mismatch::OnConfigMismatch,
     namespaces::{Namespaces, Strangers},
+    parity::ParityStatus,
     rank::Ranks,
     registration_error::RegistrationError,
     router_config::RouterConfig,
@@ -81,6 +82,7 @@ pub struct Fleet {
     on_config_mismatch: OnConfigMismatch,
     namespaces: Namespaces,
     strangers: Strangers,
+    pub(super) withhold_unchecked: bool,
     clock: Clock,
     inhibition: Duration,
 }
@@ -107,6 +109,7 @@ impl Fleet {
             on_config_mismatch: OnConfigMismatch::default(),
             namespaces: Namespaces::default(),
             strangers: Strangers::default(),
+            withhold_unchecked: false,
             clock: Clock::start(),
             inhibition: DEFAULT_INHIBITION,
         }
@@ -238,7 +241,8 @@ impl Fleet {
         spec.id = Some(id.0);
         let started_ms = spec.registered_ms;
         let registered_ms = registry.arrival_ms(started_ms);
-        let info = Arc::new(WorkerInfo::new(id, checked.url.clone(), spec, registered_ms));
+        let parity = ParityStatus::unchecked(self.withhold_unchecked);
+        let info = Arc::new(WorkerInfo::new(id, checked.url.clone(), spec, registered_ms, parity));
         let members = self.open_ranks(&mut registry, &info, &checked, &cohort)?;
         let key = checked.card.set;
         info!(worker = %id, url = %info.url, set = %key, fingerprint = %cohort.fingerprint, "worker joined");

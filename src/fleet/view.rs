@@ -21,6 +21,7 @@ use super::{
     fence::{Fence, FenceCell},
     fingerprint::Fingerprint,
     inhibition::Inhibition,
+    parity::ParityStatus,
     rank::Expected,
     router_config::RouterConfig,
     stream_status::StreamStatus,
@@ -54,14 +55,22 @@ pub struct WorkerInfo {
     /// Whether requests are kept away because it failed some, on the fleet's clock.
     inhibition: Inhibition,
     fence: FenceCell,
+    /// What a parity check said of it, if there was one.
+    pub parity: ParityStatus,
 }
 
 impl WorkerInfo {
-    pub(super) fn new(id: WorkerId, url: Uri, spec: WorkerSpec, registered_ms: u64) -> Self {
+    pub(super) fn new(
+        id: WorkerId,
+        url: Uri,
+        spec: WorkerSpec,
+        registered_ms: u64,
+        parity: ParityStatus,
+    ) -> Self {
         let draining = AtomicBool::new(false);
         let adapters = ArcSwap::from_pointee(sorted(&spec.lora_adapters));
         let (inhibition, fence) = (Inhibition::default(), FenceCell::default());
-        Self { id, url, spec, adapters, registered_ms, draining, inhibition, fence }
+        Self { id, url, spec, adapters, registered_ms, draining, inhibition, fence, parity }
     }
 
     /// The LoRA adapters that it serves now, sorted.
@@ -228,11 +237,18 @@ impl RankMember {
             rank: self.rank,
             class: self.class,
             device: self.devices.condition(now_ms),
-            credits_overlap: self.status.state().credits_overlap(),
+            credits_overlap: self.credits_overlap(),
             expected: self.expected_beside(),
             capacity: self.worker.capacity(),
             exclusion: self.exclusion(now_ms),
         }
+    }
+
+    /// Whether blocks that the index holds for the rank may be credited to it: its stream can be trusted, and no parity check
+    /// says otherwise.
+    #[must_use]
+    pub fn credits_overlap(&self) -> bool {
+        self.status.state().credits_overlap() && !self.worker.parity.withholds()
     }
 
     /// Whether device telemetry or an operator keeps requests away at `now_ms` on the fleet's clock.

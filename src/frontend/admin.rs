@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     app::App, busy_threshold, counters::Surface, devices::devices_object, error::ApiError, explain,
-    exposition, openai::Fields, recall::recall, route,
+    exposition, openai::Fields, parity, recall::recall, route,
 };
 use crate::{
     fleet::{
@@ -154,6 +154,9 @@ async fn register(State(app): State<Arc<App>>, request: Request) -> Response {
             return error.into_response();
         }
     };
+    if let Some(refusal) = parity::refusal(&app, &spec).await {
+        return ApiError::bad_request(refusal).into_response();
+    }
     // Opening streams starts threads: not on a thread that serves requests.
     let registered = tokio::task::spawn_blocking(move || fleet.register(spec, Some(lease))).await;
     match registered {
@@ -327,6 +330,7 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
         "registered_ms": member.worker.registered_ms,
         "excluded": set.exclusion(member, app.fleet.now_ms()).map(Exclusion::name),
         "fence": member.worker.fence().name(),
+        "parity": parity::object(member),
         "devices": devices_object(member, app.fleet.now_ms()),
         "stream": {
             "state": member.status.state().name(),

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use super::{first_token::FirstTokens, session::SessionOutcome};
+use super::{first_token::FirstTokens, parity::ParityCounters, session::SessionOutcome};
 use crate::{
     metrics::Histogram,
     select::{BypassVerdict, Exclusion, RefusalKind},
@@ -47,6 +47,7 @@ pub struct Counters {
     /// Costs of the chosen workers that are in seconds, in millionths.
     pub cost_microseconds: AtomicU64,
     pub(super) first_tokens: FirstTokens,
+    pub(super) parity: ParityCounters,
     /// Prompt tokens that workers reported in `usage`.
     pub reported_prompt_tokens: AtomicU64,
     /// Of those, tokens that they reported as cached.

@@ -15,13 +15,14 @@ use super::{
     counters::Surface,
     devices,
     error::ApiError,
+    parity,
     place::Hop,
     queue,
     route::{self, Asked},
     why::{cost_object, why},
 };
 use crate::{
-    fleet::{DeviceWeights, RouterConfig, SetView, StreamState},
+    fleet::{DeviceWeights, RankMember, RouterConfig, SetView, StreamState},
     hash::BlockSize,
     select::{Mode, Phase, Refusal, Row},
 };
@@ -85,7 +86,8 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
             Beside {
                 url: Some(member.worker.url.to_string()),
                 approximate: Some(state == StreamState::Approximate),
-                withheld_because: Some(withholding(state).name()),
+                withheld_because: Some(withholding(member)),
+                parity: member.worker.parity.withholds().then(|| parity::object(member)),
                 failures: Some(member.worker.failures()),
                 inhibited_seconds: Some(member.worker.inhibited_ms(now_ms) as f64 / 1000.0),
             }
@@ -148,11 +150,13 @@ pub(super) struct Beside {
     pub(super) url: Option<String>,
     /// Whether it is guessed what it has cached.
     pub(super) approximate: Option<bool>,
-    /// The state of the stream that keeps the row from being credited.
+    /// What keeps the row from being credited: the state of its stream, or its parity check.
     pub(super) withheld_because: Option<&'static str>,
     /// How many requests in a row it failed, and for how long it gets none because of that.
     pub(super) failures: Option<u64>,
     pub(super) inhibited_seconds: Option<f64>,
+    /// What the parity check says, if that is what does.
+    pub(super) parity: Option<Value>,
 }
 
 /// A decision to be told, and where the rest about its candidates comes from.
@@ -212,6 +216,9 @@ impl Told<'_> {
         if let Some(withheld) = row.withheld {
             object["withheld_overlap_blocks"] = overlap(withheld);
             object["withheld_because"] = json!(beside.withheld_because);
+            if let Some(parity) = beside.parity {
+                object["parity"] = parity;
+            }
         }
         if let Some(terms) = row.device {
             object["device"] = devices::terms_object(terms);
@@ -235,7 +242,12 @@ fn choice_object(row: &Row) -> Value {
     })
 }
 
-/// The state that withheld a row's overlap, by the state now: the stream may have moved on since the row was made.
-fn withholding(now: StreamState) -> StreamState {
-    if now.credits_overlap() { StreamState::Unproven } else { now }
+/// What withheld a row's overlap, by how things stand now: they may have moved on since the row was made.
+fn withholding(member: &RankMember) -> &'static str {
+    let now = member.status.state();
+    match () {
+        () if !now.credits_overlap() => now.name(),
+        () if member.worker.parity.withholds() => "parity",
+        () => StreamState::Unproven.name(),
+    }
 }

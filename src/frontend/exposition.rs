@@ -11,6 +11,7 @@ use super::{
     counters::{Outcome, Surface},
     devices,
     first_token::FirstTokenTimes,
+    parity,
     prompts::TokenSource,
     queue, session,
 };
@@ -47,6 +48,7 @@ impl Source for Numbers {
         sets(app, &view, page)?;
         Ranks::of(&view, app.fleet.now_ms()).write(page)?;
         devices::write(&view, app.fleet.now_ms(), page)?;
+        parity::write(app, &view, page)?;
         indexes(&view, page)?;
         events(app, page)
     }

@@ -189,7 +189,7 @@ impl Prompts {
         }
     }
 
-    fn encoder(&self, model: &str) -> Option<&Arc<Encoder>> {
+    pub(super) fn encoder(&self, model: &str) -> Option<&Arc<Encoder>> {
         self.encoders.get(model).or(self.for_all.as_ref())
     }
 

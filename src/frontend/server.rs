@@ -11,7 +11,7 @@ use super::{
     app::App,
     decision_log::{LogFileError, Recorder},
     listener::Server,
-    public,
+    parity, public,
 };
 
 /// A frontend that could not start.
@@ -54,6 +54,7 @@ pub struct Frontend {
     public_server: Server,
     admin_server: Server,
     leases: AbortHandle,
+    checks: AbortHandle,
 }
 
 /// How often leases are looked at; the shortest lease that can be asked for is a second.
@@ -76,7 +77,8 @@ impl Frontend {
         let public_server = Server::start(public, public::router(&app));
         let admin_server = Server::start(admin, admin::router(&app));
         let leases = tokio::spawn(sweep_leases(Arc::clone(&app))).abort_handle();
-        Ok(Self { public: public_addr, admin: admin_addr, app, public_server, admin_server, leases })
+        let checks = tokio::spawn(parity::check_admissions(Arc::clone(&app))).abort_handle();
+        Ok(Self { public: public_addr, admin: admin_addr, app, public_server, admin_server, leases, checks })
     }
 
     /// Where clients connect.
@@ -121,6 +123,7 @@ impl Frontend {
 impl Drop for Frontend {
     fn drop(&mut self) {
         self.leases.abort();
+        self.checks.abort();
     }
 }
 

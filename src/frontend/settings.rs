@@ -52,6 +52,8 @@ pub struct FrontendSettings {
     /// For how long a worker gets no requests after it failed one; each further failure doubles it, up to a minute. Zero: it goes on
     /// getting them. Default 5 s.
     pub inhibition: Duration,
+    /// Whether workers are held against their registrations. Default [`AdmissionCheck::Off`].
+    pub admission_check: AdmissionCheck,
     /// Connections to workers.
     pub upstream: PoolSettings,
 }
@@ -75,6 +77,7 @@ impl Default for FrontendSettings {
             queue_turns: QueueTurns::None,
             overload_status: StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
             inhibition: DEFAULT_INHIBITION,
+            admission_check: AdmissionCheck::Off,
             upstream: PoolSettings::default(),
         }
     }
@@ -99,6 +102,44 @@ impl FromStr for QueueTurns {
             "none" => Ok(Self::None),
             "tenant" => Ok(Self::Tenant),
             _ => Err("expected none or tenant".to_owned()),
+        }
+    }
+}
+
+/// What is done about a worker whose engine is not what it was announced as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdmissionCheck {
+    /// Nothing, and nobody looks: engines get no request that no client sent.
+    #[default]
+    Off,
+    /// It is said: in the log, the metrics and on the admin listener.
+    Warn,
+    /// Its overlaps count 0 until they are shown to be predicted rightly; one that would fail its requests is refused.
+    Strict,
+}
+
+impl AdmissionCheck {
+    /// The name in flags and files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Warn => "warn",
+            Self::Strict => "strict",
+        }
+    }
+}
+
+impl FromStr for AdmissionCheck {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "off" => Ok(Self::Off),
+            "warn" => Ok(Self::Warn),
+            "strict" => Ok(Self::Strict),
+            _ => Err("expected off, warn or strict".to_owned()),
         }
     }
 }

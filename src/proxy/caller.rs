@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header, request::Parts};
 use http_body_util::{BodyExt as _, Limited};
 use serde_json::Value;
 
@@ -72,9 +72,14 @@ impl Caller {
         }
         let (head, ()) = request.body(()).map_err(|error| error.to_string())?.into_parts();
         let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
+        self.exchange(base, &head, body).await
+    }
+
+    /// The same with a head of the asker's own.
+    pub(crate) async fn exchange(&self, base: &Uri, head: &Parts, body: Bytes) -> Result<Reply, String> {
         let exchange = async {
             // The pool takes whoever it calls for a worker, which a frontend is not.
-            let answer = self.pool.forward(base, &head, body).await;
+            let answer = self.pool.forward(base, head, body).await;
             let answer = answer.map_err(|error| format!("{}{}", error.kind.of_any_server(), error.detail))?;
             let status = answer.status();
             let body = Limited::new(answer.relay(()).into_body(), LIMIT).collect().await;

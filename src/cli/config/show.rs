@@ -131,6 +131,7 @@ fn values(
             below.first_byte_timeout.is_some(),
         ),
         ("on-config-mismatch", settings.on_config_mismatch.to_string(), below.on_config_mismatch.is_some()),
+        ("admission-check", settings.admission_check.name().to_owned(), below.admission_check.is_some()),
         ("retries", settings.retries.to_string(), below.retries.is_some()),
         ("prefill-fallback", fallback.to_owned(), below.prefill_fallback.is_some()),
         ("decision-log", decision_log, below.decision_log.is_some()),

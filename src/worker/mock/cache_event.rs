@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rmp::encode::{self, buffer::ByteBuf};
 
 use super::sequence::Namespace;
+use super::settings::Omissions;
 use crate::event::EngineHash;
 
 /// One change of the cache, in the order in which it happened.
@@ -37,14 +38,14 @@ pub struct StoredRun {
 }
 
 /// One batch as msgpack. `seconds` is the time since the epoch.
-pub(super) fn encode_batch(seconds: f64, rank: u32, events: &[CacheEvent]) -> Vec<u8> {
+pub(super) fn encode_batch(seconds: f64, rank: u32, events: &[CacheEvent], omissions: Omissions) -> Vec<u8> {
     let mut out = Writer(ByteBuf::with_capacity(64 + events.iter().map(size_hint).sum::<usize>()));
     out.array(3);
     out.float(seconds);
     out.array(events.len());
     for event in events {
         match event {
-            CacheEvent::Stored(run) => stored(&mut out, run),
+            CacheEvent::Stored(run) => stored(&mut out, run, omissions),
             CacheEvent::Removed(name) => removed(&mut out, *name),
             CacheEvent::Cleared => {
                 out.map(1);
@@ -63,10 +64,11 @@ fn size_hint(event: &CacheEvent) -> usize {
     }
 }
 
-fn stored(out: &mut Writer, run: &StoredRun) {
+fn stored(out: &mut Writer, run: &StoredRun, omissions: Omissions) {
     let namespace = &*run.namespace;
     let lora = namespace.lora.as_ref();
-    out.map(if namespace.session.is_some() { 12 } else { 11 });
+    let omitted = u32::from(omissions.extra_keys) + u32::from(omissions.lora_names);
+    out.map(if namespace.session.is_some() { 12 } else { 11 } - omitted);
     out.tag("BlockStored");
     out.key("block_hashes");
     out.array(run.names.len());
@@ -86,18 +88,12 @@ fn stored(out: &mut Writer, run: &StoredRun) {
     out.optional(lora, |out, lora| out.uint(lora.id.into()));
     out.key("medium");
     out.text("GPU");
-    out.key("lora_name");
-    out.optional(lora, |out, lora| out.text(&lora.name));
-    out.key("extra_keys");
-    out.array(run.names.len());
-    for index in 0..run.names.len() {
-        // The salt goes with the first block of a sequence and with no other.
-        let salt = if index == 0 && run.parent.is_none() { namespace.salt.as_deref() } else { None };
-        let keys: Vec<&str> = lora.map(|lora| &*lora.name).into_iter().chain(salt).collect();
-        out.optional(Some(keys).filter(|keys| !keys.is_empty()), |out, keys| {
-            out.array(keys.len());
-            keys.iter().for_each(|key| out.text(key));
-        });
+    if !omissions.lora_names {
+        out.key("lora_name");
+        out.optional(lora, |out, lora| out.text(&lora.name));
+    }
+    if !omissions.extra_keys {
+        extra_keys(out, run);
     }
     out.key("group_idx");
     out.uint(0);
@@ -106,6 +102,22 @@ fn stored(out: &mut Writer, run: &StoredRun) {
     if let Some(session) = &namespace.session {
         out.key("session_id");
         out.text(session);
+    }
+}
+
+fn extra_keys(out: &mut Writer, run: &StoredRun) {
+    let namespace = &*run.namespace;
+    out.key("extra_keys");
+    out.array(run.names.len());
+    for index in 0..run.names.len() {
+        // The salt goes with the first block of a sequence and with no other.
+        let salt = if index == 0 && run.parent.is_none() { namespace.salt.as_deref() } else { None };
+        let keys: Vec<&str> =
+            namespace.lora.as_ref().map(|lora| &*lora.name).into_iter().chain(salt).collect();
+        out.optional(Some(keys).filter(|keys| !keys.is_empty()), |out, keys| {
+            out.array(keys.len());
+            keys.iter().for_each(|key| out.text(key));
+        });
     }
 }
 

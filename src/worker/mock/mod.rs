@@ -32,4 +32,4 @@ pub use block_manager::{BlockManager, CacheFull};
 pub use cache_event::{CacheEvent, StoredRun};
 pub use mock_engine::MockEngine;
 pub use sequence::{Lora, Namespace, Naming, Sequence};
-pub use settings::{Attach, Endpoint, MockError, MockSettings, Role};
+pub use settings::{Attach, Endpoint, MockError, MockSettings, Omissions, Role};

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use zmq::SocketType;
 
 use super::cache_event::{CacheEvent, encode_batch};
-use super::settings::{Attach, Endpoint, MockError, MockSettings};
+use super::settings::{Attach, Endpoint, MockError, MockSettings, Omissions};
 
 /// The handle of the publishing thread. Dropping it ends the thread and closes the sockets before it returns.
 ///
@@ -75,6 +75,7 @@ impl Publisher {
             faults: Arc::clone(&faults),
             topic: settings.topic.clone(),
             rank: settings.data_parallel_rank,
+            omissions: settings.omissions,
             buffer: VecDeque::new(),
             buffer_steps: settings.buffer_steps,
             held_back: VecDeque::new(),
@@ -215,6 +216,7 @@ struct Worker {
     faults: Arc<Faults>,
     topic: String,
     rank: u32,
+    omissions: Omissions,
     buffer: VecDeque<(u64, Vec<u8>)>,
     buffer_steps: usize,
     held_back: VecDeque<(u64, Vec<CacheEvent>)>,
@@ -252,7 +254,7 @@ impl Worker {
 
     fn publish(&mut self, sequence: u64, events: &[CacheEvent]) {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let payload = encode_batch(seconds, self.rank, events);
+        let payload = encode_batch(seconds, self.rank, events, self.omissions);
         let dropped = self.faults.drop.load(Ordering::Relaxed);
         if dropped > 0 {
             self.faults.drop.fetch_sub(1, Ordering::Relaxed);

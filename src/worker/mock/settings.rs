@@ -70,6 +70,8 @@ pub struct MockSettings {
     pub prompt_tokens_details: bool,
     /// What `/version` says. Default `0.32.0`.
     pub version: String,
+    /// What its KV events leave out. Default nothing.
+    pub omissions: Omissions,
     /// Seeds the engine's names for blocks. Engines of one seed name equal content equally. The default is
     /// fixed.
     pub naming_seed: u64,
@@ -101,6 +103,7 @@ impl MockSettings {
             role: Role::default(),
             prompt_tokens_details: true,
             version: "0.32.0".into(),
+            omissions: Omissions::default(),
             naming_seed: 0x6b76_6d6f_636b_0032,
         }
     }
@@ -162,6 +165,15 @@ impl FromStr for Role {
             _ => Err("expected aggregated, prefill or decode".to_owned()),
         }
     }
+}
+
+/// What KV events of older engines leave out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Omissions {
+    /// The extra keys, and with them the salts: vLLM before 0.20.2.
+    pub extra_keys: bool,
+    /// The adapters' names, of which their numbers remain: vLLM before 0.16.
+    pub lora_names: bool,
 }
 
 /// A ZMQ address and how the engine attaches to it.

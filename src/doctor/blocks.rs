@@ -1,0 +1,146 @@
+//! Which of a prompt's blocks were reported, and under which reading of the reports they are the prompt's.
+
+use ahash::AHashMap;
+
+use crate::{
+    event::{EngineHash, Event, Normaliser, Rejections, wire},
+    hash::{BlockHash, BlockHasher, BlockSize, Identity, Prompt},
+};
+
+/// How blocks are cut and told apart. A router has one reading of an engine, which its card says; if the engine's is another,
+/// no block matches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Reading {
+    /// Tokens per block.
+    pub(super) block_size: u32,
+    /// Whether hashes look one token ahead.
+    pub(super) eagle: bool,
+    /// Whether the prompt's salt is told.
+    pub(super) salted: bool,
+    /// Whether the prompt's adapter is told.
+    pub(super) adapted: bool,
+}
+
+/// A prompt, and what separates it from others of the same tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent<'a> {
+    pub(super) tokens: &'a [u32],
+    pub(super) salt: &'a str,
+    pub(super) lora: Option<&'a str>,
+}
+
+/// What was found of a prompt under some reading.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Match {
+    pub(super) reading: Reading,
+    /// Leading blocks that were reported, at least one.
+    pub(super) names: Vec<EngineHash>,
+    /// Full blocks that the prompt has.
+    pub(super) of: usize,
+    /// The rank that the first one's batch names, if it names one.
+    pub(super) rank: Option<u32>,
+}
+
+impl Match {
+    pub(super) fn is_whole(&self) -> bool {
+        self.names.len() == self.of
+    }
+}
+
+/// What came, whether or not it is understood.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stock {
+    pub(super) batches: usize,
+    pub(super) unreadable: usize,
+    pub(super) stored_blocks: usize,
+    pub(super) rejections: Rejections,
+}
+
+/// The sizes that engines have, to be tried in place of one that does not fit.
+const SIZES: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+
+/// The prompt's blocks under the reading that was announced.
+pub(super) fn find(payloads: &[Vec<u8>], sent: Sent<'_>, reading: Reading) -> Option<Match> {
+    let size = BlockSize::new(reading.block_size).ok()?;
+    let (reported, _) = reported(payloads, size, reading.eagle);
+    let mut hashes = Vec::new();
+    let lora = sent.lora.filter(|_| reading.adapted);
+    let identity = Identity::new(lora, Some(sent.salt).filter(|_| reading.salted));
+    let prompt = Prompt { eagle: reading.eagle, ..Prompt::text(sent.tokens) };
+    BlockHasher::new(size, identity).hash(&prompt, &mut hashes);
+    let found: Vec<_> = hashes.iter().map_while(|hash| reported.get(hash)).collect();
+    let (_, rank) = **found.first()?;
+    let names = found.iter().map(|(name, _)| *name).collect();
+    Some(Match { reading, names, of: hashes.len(), rank })
+}
+
+/// The prompt's blocks under the reading that explains all of them, the announced one if it does; else under the nearest that
+/// explains some.
+pub(super) fn explain(payloads: &[Vec<u8>], sent: Sent<'_>, announced: Reading) -> Option<Match> {
+    let as_announced = find(payloads, sent, announced);
+    if as_announced.as_ref().is_some_and(Match::is_whole) {
+        return as_announced;
+    }
+    let mut others =
+        readings(sent, announced).into_iter().filter_map(|reading| find(payloads, sent, reading));
+    match as_announced {
+        // A reading that looks ahead where the engine does not lacks the last block of every event, and no other.
+        Some(partly) => Some(others.find(Match::is_whole).unwrap_or(partly)),
+        None => others.next(),
+    }
+}
+
+/// Every reading, the nearest to the announced one first.
+fn readings(sent: Sent<'_>, announced: Reading) -> Vec<Reading> {
+    let mut readings = Vec::new();
+    for block_size in SIZES {
+        for eagle in [false, true] {
+            for salted in [true, false] {
+                for adapted in [true, false] {
+                    readings.push(Reading { block_size, eagle, salted, adapted });
+                }
+            }
+        }
+    }
+    let differing = |reading: &Reading| {
+        usize::from(reading.block_size != announced.block_size)
+            + usize::from(reading.eagle != announced.eagle)
+            + usize::from(!reading.salted)
+            + usize::from(!reading.adapted && sent.lora.is_some())
+    };
+    readings.sort_by_key(differing);
+    readings
+}
+
+/// What came, under the reading that was announced.
+pub(super) fn stock(payloads: &[Vec<u8>], block_size: u32, eagle: bool) -> Stock {
+    let Ok(size) = BlockSize::new(block_size) else { return Stock::default() };
+    reported(payloads, size, eagle).1
+}
+
+type Reported = AHashMap<BlockHash, (EngineHash, Option<u32>)>;
+
+fn reported(payloads: &[Vec<u8>], size: BlockSize, eagle: bool) -> (Reported, Stock) {
+    let mut normaliser = Normaliser::new(size, eagle);
+    let (mut batch, mut events) = (wire::Batch::default(), Vec::new());
+    let (mut reported, mut stock) = (Reported::default(), Stock::default());
+    for payload in payloads {
+        stock.batches += 1;
+        if wire::decode(payload, &mut batch).is_err() {
+            stock.unreadable += 1;
+            continue;
+        }
+        normaliser.normalise(&batch, &mut events);
+        for event in &events {
+            let Event::Stored(stored) = event else { continue };
+            stock.stored_blocks += stored.blocks.len();
+            for block in &stored.blocks {
+                if let Some(content) = block.content {
+                    reported.insert(content, (block.engine, batch.rank));
+                }
+            }
+        }
+    }
+    stock.rejections = normaliser.rejections().clone();
+    (reported, stock)
+}
