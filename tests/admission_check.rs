@@ -124,7 +124,7 @@ async fn mismatches() -> Vec<(MockEngine, WorkerSpec, &'static str)> {
     let endpoint = || format!("tcp://127.0.0.1:{}", lasting_port());
     let silent = MockSettings { events: None, replay: None, ..engine_settings() };
     let connecting = MockSettings { events: Some(Endpoint::new(endpoint())), ..engine_settings() };
-    let omissions = |extra_keys, lora_names| Omissions { extra_keys, lora_names };
+    let omissions = |extra_keys, lora_names| Omissions { extra_keys, lora_names, ..Omissions::default() };
     let numbered = MockSettings { loras: vec!["ad".to_owned()], ..engine_settings() };
     let cases = [
         ("chat template", other_template(engine_settings())),

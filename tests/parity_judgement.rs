@@ -372,7 +372,7 @@ fn why_nothing_comes() {
             },
             Check::Events,
             Differs,
-            LoadOnly,
+            Admit,
             "--kv-events-endpoint tcp://*:5557",
         ),
         (

@@ -62,6 +62,7 @@ fn play(settings: StreamSettings, can_replay: bool, script: &[(&str, &str)]) {
             "emptied" => machine.emptied(sequence()),
             "unreadable" => machine.unreadable(sequence()),
             "started" => machine.engine_start_changed(now),
+            "resync" => machine.resync(now),
             "seconds" => {
                 now += Duration::from_secs(argument.parse().unwrap());
                 machine.poll(now);
@@ -146,6 +147,27 @@ fn a_gap_is_healed() {
         ("end", ""),
         ("live 5", "apply a5"),
     ]);
+}
+
+#[test]
+fn a_stream_that_is_doubted_is_dropped_and_taken_anew() {
+    replayable(&[
+        ("resync", ""),
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("resync", "clear, heal from 0, replaying"),
+        ("resync", ""),
+        ("live 2", ""),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1, apply a2, live"),
+        ("seconds 40", "check from 2"),
+        ("resync", "clear, heal from 0, replaying"),
+        ("end", "live"),
+    ]);
+    // What cannot be had anew is kept.
+    play(settings(), false, &[("connected", ""), ("live 0", "apply a0, live"), ("resync", "")]);
 }
 
 #[test]

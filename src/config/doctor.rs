@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, value_parser};
 use thiserror::Error;
 
 use crate::{
-    doctor::{Patience, Subject, Told},
+    doctor::{Patience, Source, Subject, Told},
     fleet::{SpecError, StreamDirection, WorkerSpec},
     prompt::{Encoder, LoadError},
 };
@@ -131,7 +131,7 @@ impl DoctorArgs {
         let block_size = block_size.ok_or_else(unknown("block size", "--engine-block-size TOKENS"))?;
         let source = told.sources.iter().flatten().next();
         let endpoint = source.map(|source| source.endpoint.clone());
-        let by_endpoint = || source.map(|source| source.direction());
+        let by_endpoint = || source.map(Source::direction);
         let served =
             || told.models.iter().filter(|model| model.is_adapter).map(|model| model.id.clone()).collect();
         let events = self.kv_events_endpoint.clone().or(endpoint);
@@ -166,7 +166,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::doctor::{Served, Source};
+    use crate::doctor::Served;
 
     #[derive(Parser)]
     struct Line {

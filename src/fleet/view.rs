@@ -22,6 +22,7 @@ use super::{
     fingerprint::Fingerprint,
     inhibition::Inhibition,
     parity::ParityStatus,
+    prediction::Predictions,
     rank::Expected,
     router_config::RouterConfig,
     stream_status::StreamStatus,
@@ -185,6 +186,8 @@ pub struct RankMember {
     pub expected: Option<Expected>,
     /// How its devices are doing, as far as anybody tells.
     pub devices: DeviceStatus,
+    /// How far off what was predicted of its cache has been.
+    pub predictions: Predictions,
     /// Requests sent there. This and the next two are statistics: every access is Relaxed.
     pub chosen: AtomicU64,
     /// Prompt tokens of its answers that also said how many of them were cached.
@@ -205,7 +208,7 @@ impl RankMember {
         let class = worker.spec.device.class();
         let (chosen, prompt_tokens, cached_tokens) =
             (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let devices = DeviceStatus::default();
+        let (devices, predictions) = (DeviceStatus::default(), Predictions::default());
         Self {
             slot,
             worker,
@@ -215,6 +218,7 @@ impl RankMember {
             status,
             expected,
             devices,
+            predictions,
             chosen,
             prompt_tokens,
             cached_tokens,

@@ -9,7 +9,7 @@ use std::{
 use super::{
     app::App,
     counters::{Outcome, Surface},
-    devices,
+    devices, drift,
     first_token::FirstTokenTimes,
     parity,
     prompts::TokenSource,
@@ -49,6 +49,7 @@ impl Source for Numbers {
         Ranks::of(&view, app.fleet.now_ms()).write(page)?;
         devices::write(&view, app.fleet.now_ms(), page)?;
         parity::write(app, &view, page)?;
+        drift::write(&view, page)?;
         indexes(&view, page)?;
         events(app, page)
     }

@@ -19,6 +19,7 @@ mod bypass;
 mod counters;
 mod decision_log;
 mod devices;
+mod drift;
 mod engine_tokenizer;
 mod error;
 mod explain;

@@ -1,7 +1,8 @@
 //! Whether each worker is what it was announced as: `--admission-check`.
 //!
 //! Every worker that joins is examined once ([`crate::doctor`]), in the background: requests never wait for it. One that is not
-//! in order is examined again now and then, and so is one whose engine was started anew. Under `strict` a worker's overlaps count 0
+//! in order is examined again now and then, and so is one whose engine was started anew. Afterwards its answers are held against
+//! what was predicted of them; where they part, its stream is read anew, and if that does not help it is as one that differs. Under `strict` a worker's overlaps count 0
 //! until it was shown that they are predicted rightly, and one that would fail its requests is not taken in.
 
 use std::{
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinSet};
 use tracing::{error, info, warn};
 
-use super::{app::App, settings::AdmissionCheck};
+use super::{app::App, drift, settings::AdmissionCheck};
 use crate::{
     doctor::{
         Admission, Check, Credited, Ears, Patience, Report, Subject, Verdict, examine, judge, judge_told,
@@ -37,7 +38,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What a registration waits for the engine's own word, at the most.
-const WORD: Duration = Duration::from_secs(2);
+const WORD: Duration = Duration::from_secs(1);
 
 /// Examinations at a time: a fleet that comes up is not to be sent a canary each at the same moment.
 const AT_A_TIME: usize = 16;
@@ -105,23 +106,38 @@ pub(super) async fn refusal(app: &App, spec: &WorkerSpec) -> Option<String> {
     })
 }
 
-/// Examines one worker for as long as it is there.
+/// Examines one worker, and watches its answers, for as long as it is there.
 async fn keep_checked(app: Arc<App>, worker: Arc<WorkerInfo>, turns: Arc<Semaphore>) {
     let mut pause = AGAIN[0];
+    // Whether it was tried already to put right what its answers say.
+    let mut resynced = false;
     loop {
-        let in_order = {
+        // Before the check: an engine that is started anew during it is to be checked again.
+        let restarts = restarts(&app, worker.id);
+        let mut in_order = {
             let Ok(_turn) = turns.acquire().await else { return };
             check(&app, &worker).await
         };
-        let (since, restarts) = (Instant::now(), restarts(&app, worker.id));
+        drift::forget(&app, worker.id);
+        let mut since = Instant::now();
         loop {
             tokio::time::sleep(GLANCE).await;
             if !is_there(&app.fleet.view(), &worker) {
                 return;
             }
             if self::restarts(&app, worker.id) != restarts {
-                pause = AGAIN[0];
+                (pause, resynced) = (AGAIN[0], false);
                 break;
+            }
+            if in_order && let Some(reason) = drift::drift(&app, worker.id) {
+                if resynced {
+                    demote(&app, &worker, reason);
+                    (in_order, since) = (false, Instant::now());
+                } else {
+                    info!(worker = %worker.id, reason, "the worker's event stream is read anew");
+                    drift::resync(&app, worker.id);
+                }
+                resynced = !resynced;
             }
             if !in_order && since.elapsed() >= pause {
                 pause = (pause * 2).min(AGAIN[1]);
@@ -131,11 +147,25 @@ async fn keep_checked(app: Arc<App>, worker: Arc<WorkerInfo>, turns: Arc<Semapho
     }
 }
 
+/// A worker whose answers disagree with what was predicted of them, again after its stream was read anew.
+fn demote(app: &App, worker: &WorkerInfo, reason: String) {
+    let strict = app.settings.admission_check == AdmissionCheck::Strict;
+    app.counters.parity.count(ParityVerdict::LoadOnly);
+    if worker.parity.set(Parity { verdict: ParityVerdict::LoadOnly, reason }, strict) {
+        say(worker, strict);
+    }
+}
+
 /// One examination and what follows from it. True if the worker is in order.
 async fn check(app: &Arc<App>, worker: &Arc<WorkerInfo>) -> bool {
     let strict = app.settings.admission_check == AdmissionCheck::Strict;
     let encoder = app.prompts.encoder(&worker.spec.model).map(Arc::clone);
-    let subject = Subject { spec: worker.spec.clone(), encoder };
+    let mut spec = WorkerSpec { lora_adapters: worker.adapters().to_vec(), ..worker.spec.clone() };
+    if !follows(app, worker.id) {
+        // Its cache is guessed, which needs no events.
+        (spec.kv_events_endpoint, spec.kv_replay_endpoint) = (None, None);
+    }
+    let subject = Subject { spec, encoder };
     let credited = |tokens: &[u32], identity| credited(app, &subject.spec, worker.id, tokens, identity);
     let ears = match subject.spec.kv_events_direction {
         StreamDirection::Connect => Ears::Own,
@@ -146,7 +176,10 @@ async fn check(app: &Arc<App>, worker: &Arc<WorkerInfo>) -> bool {
     let parity = match examined {
         Err(_) => Parity { verdict: ParityVerdict::NoAnswer, reason: format!("no end within {LIMIT:?}") },
         Ok(Err(reason)) => Parity { verdict: ParityVerdict::NoAnswer, reason },
-        Ok(Ok(evidence)) => verdict(&judge(&subject.spec, &evidence), strict),
+        Ok(Ok(evidence)) => {
+            let report = judge(&subject.spec, &evidence);
+            verdict(&report, strict && subject.spec.kv_events_endpoint.is_some())
+        }
     };
     app.counters.parity.count(parity.verdict);
     let verdict = parity.verdict;
@@ -161,16 +194,23 @@ async fn check(app: &Arc<App>, worker: &Arc<WorkerInfo>) -> bool {
     in_order
 }
 
-/// What a report makes of a worker. Under `strict` it takes more than the absence of differences: the canary's blocks have to have
-/// been seen to match.
-fn verdict(report: &Report, strict: bool) -> Parity {
+/// Whether the worker's events are followed.
+fn follows(app: &App, id: WorkerId) -> bool {
+    let view = app.fleet.view();
+    let mut ranks = view.members().filter(|(_, member)| member.worker.id == id);
+    ranks.any(|(_, member)| !matches!(member.status.state(), StreamState::Absent | StreamState::Approximate))
+}
+
+/// What a report makes of a worker. With `to_be_shown` it takes more than the absence of differences: the canary's blocks have to
+/// have been seen to match.
+fn verdict(report: &Report, to_be_shown: bool) -> Parity {
     let verdict = match report.admission() {
         Admission::Admit => ParityVerdict::Admit,
         Admission::LoadOnly => ParityVerdict::LoadOnly,
         Admission::Refuse => ParityVerdict::Refuse,
     };
     let shown = report.findings.iter().any(|f| f.check == Check::HashRule && f.verdict == Verdict::Ok);
-    if verdict == ParityVerdict::Admit && strict && !shown {
+    if verdict == ParityVerdict::Admit && to_be_shown && !shown {
         let doubts = report.findings.iter().filter(|finding| {
             finding.verdict == Verdict::Unknown
                 && matches!(finding.check, Check::Canary | Check::Events | Check::HashRule)
@@ -195,7 +235,7 @@ fn say(worker: &WorkerInfo, strict: bool) {
             error!(worker = %id, %url, reason, "parity check: the worker is let go, it would fail its requests");
         }
         ParityVerdict::NoAnswer => {
-            warn!(worker = %id, %url, reason, "parity check: the engine does not answer")
+            warn!(worker = %id, %url, reason, "parity check: the engine does not answer");
         }
         ParityVerdict::LoadOnly | ParityVerdict::Refuse if strict => {
             warn!(worker = %id, %url, reason, "parity check: the worker is routed by load alone");

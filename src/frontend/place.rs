@@ -24,7 +24,7 @@ use super::{
 use crate::{
     fleet::{Fleet, RankMember, SessionId, SessionUse, SetState, SetView},
     hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
-    index,
+    index::{self, Overlap},
     load::Booking,
     metrics::Histogram,
     select::{
@@ -87,6 +87,8 @@ pub(super) struct Placed {
     pub(super) first_token: FirstToken,
     /// What is to be said of the decision later, if it was recorded.
     pub(super) ticket: Option<Ticket>,
+    /// What the index says of the member, whether or not it was credited; nothing where its stream cannot be trusted.
+    pub(super) predicted: Option<Overlap>,
     pub(super) member: Arc<RankMember>,
 }
 
@@ -388,8 +390,10 @@ impl Placing<'_> {
         let predicted = choice.cost.and_then(|cost| cost.first_token());
         let times = || counters.first_tokens.of(&set.key);
         let first_token = FirstToken::expect(fleet.clock(), now, predicted, times);
+        let held = rows.rows().get(choice.row).and_then(|row| row.withheld).unwrap_or(choice.overlap);
+        let predicted = member.status.state().credits_overlap().then_some(held);
         let member = Arc::clone(member);
-        Ok(Trial::Placed(Placed { choice, booking, session, first_token, ticket, member }))
+        Ok(Trial::Placed(Placed { choice, booking, session, first_token, ticket, predicted, member }))
     }
 }
 

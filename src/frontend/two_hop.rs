@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{
     fleet::{PrefillPool, RankMember, SessionUse, SetView, WorkerType},
+    index::Overlap,
     load::Booking,
     proxy::{Answer, End, Observer, Usage},
     select::{Mode, Phase, Pin, PinField, RefusalKind},
@@ -360,10 +361,11 @@ pub(super) async fn read_whole(app: &App, answer: Answer, placed: Placed) -> Res
         return Err(Failure::Answered(Box::new((answer, placed))));
     }
     let worker = placed.choice.worker;
-    let Placed { booking, session, first_token, ticket, member, .. } = placed;
+    let Placed { booking, session, first_token, ticket, member, predicted, .. } = placed;
     let status = answer.status();
     let counters = Arc::clone(&app.counters);
-    let watch = Prefilling { booking, _session: session, first_token, ticket, status, member, counters };
+    let watch =
+        Prefilling { booking, _session: session, first_token, ticket, status, member, predicted, counters };
     let read = Limited::new(answer.relay(watch).into_body(), LIMIT).collect().await;
     read.map(http_body_util::Collected::to_bytes).map_err(|error| {
         warn!(%worker, %error, "prefill failed: its answer broke off");
@@ -404,6 +406,7 @@ struct Prefilling {
     ticket: Option<Ticket>,
     status: StatusCode,
     member: Arc<RankMember>,
+    predicted: Option<Overlap>,
     counters: Arc<Counters>,
 }
 
@@ -425,7 +428,7 @@ impl Observer for Prefilling {
         if let Some(ticket) = &mut self.ticket {
             ticket.usage(usage);
         }
-        watch::note_usage(&self.counters, &self.member, usage);
+        watch::note_usage(&self.counters, &self.member, self.predicted, usage);
     }
 }
 

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     fleet::{RankMember, SessionUse},
+    index::Overlap,
     load::Booking,
     proxy::{Annotator, Answer, End, Observer, Usage},
 };
@@ -80,6 +81,7 @@ pub(super) struct Watch {
     streams: bool,
     received_ms: u64,
     member: Arc<RankMember>,
+    predicted: Option<Overlap>,
     /// Whether another worker computed the prompt.
     prefilled: bool,
     in_flight: InFlight,
@@ -91,8 +93,8 @@ impl Watch {
         let received_ms = unix_ms().saturating_sub(since);
         let kind = answer.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
         let streams = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
-        let member = Arc::clone(&placed.member);
-        Self { status: answer.status(), streams, received_ms, member, prefilled, in_flight }
+        let (member, predicted) = (Arc::clone(&placed.member), placed.predicted);
+        Self { status: answer.status(), streams, received_ms, member, predicted, prefilled, in_flight }
     }
 
     /// The observer that holds what was booked, and the request's part in its session, until the answer is over.
@@ -168,7 +170,8 @@ impl Observer for Relayed {
         }
         // A decode engine counts what it took over as cached, which says nothing of any cache.
         if let Some(usage) = self.usage.filter(|_| !self.watch.prefilled) {
-            note_usage(&self.watch.in_flight.counters, &self.watch.member, usage);
+            let Watch { in_flight, member, predicted, .. } = &self.watch;
+            note_usage(&in_flight.counters, member, *predicted, usage);
         }
     }
 }
@@ -182,14 +185,17 @@ pub(super) fn outcome(end: End, status: StatusCode) -> Outcome {
     }
 }
 
-/// Counts what an engine says of its cache, if it says so.
-pub(super) fn note_usage(counters: &Counters, member: &RankMember, usage: Usage) {
+/// Counts what an engine says of its cache, if it says so, and holds it against what was predicted.
+pub(super) fn note_usage(counters: &Counters, member: &RankMember, predicted: Option<Overlap>, usage: Usage) {
     let Some(cached) = usage.cached_tokens else { return };
     counters.reported.fetch_add(1, Relaxed);
     counters.reported_prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
     counters.reported_cached_tokens.fetch_add(cached, Relaxed);
     member.cached_tokens.fetch_add(cached, Relaxed);
     member.prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
+    if let Some(predicted) = predicted {
+        member.predictions.observe(predicted, member.cohort.block_size, usage.prompt_tokens, cached);
+    }
 }
 
 /// Relays what a prefill worker answered in place of a prefill.

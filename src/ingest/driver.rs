@@ -61,6 +61,10 @@ impl<S: Sink> Driver<S> {
                 self.machine.engine_start_changed(self.now());
                 self.drain();
             }
+            if self.inbox.resync_wanted() {
+                self.machine.resync(self.now());
+                self.drain();
+            }
             self.connection_events();
             self.live();
             self.replay();

@@ -47,6 +47,13 @@ impl FleetStreams {
         self.open.lock().ingestors.get(key).map(Arc::clone)
     }
 
+    /// Drops what the index holds of a slot and replays what its engine still knows. Nothing happens to a slot without a stream.
+    pub fn resync(&self, slot: Slot) {
+        if let Some(stream) = self.open.lock().streams.get(&slot) {
+            stream.resync();
+        }
+    }
+
     /// What all streams of all indexes have done.
     #[must_use]
     pub fn totals(&self) -> Vec<(IndexKey, IngestTotals)> {

@@ -34,6 +34,7 @@ pub struct Stream {
 struct Signals {
     stop: AtomicBool,
     engine_started: AtomicBool,
+    resync: AtomicBool,
 }
 
 /// The thread's end of it.
@@ -64,6 +65,11 @@ impl Inbox {
             let _ = self.woken.read(&mut [0; 64]);
         }
         self.signals.engine_started.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the owner doubts what was heard. Ask after [`Inbox::engine_started`], which takes the bytes out.
+    pub(super) fn resync_wanted(&self) -> bool {
+        self.signals.resync.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -102,6 +108,13 @@ impl Stream {
     /// The worker reports another start time of its engine: nothing is credited until it is clear who is there.
     pub fn engine_start_changed(&self) {
         if !self.signals.engine_started.swap(true, Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    /// What the index holds of the rank is doubted: it is dropped and replayed.
+    pub fn resync(&self) {
+        if !self.signals.resync.swap(true, Ordering::Relaxed) {
             self.wake();
         }
     }

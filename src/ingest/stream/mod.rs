@@ -238,6 +238,17 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         }
     }
 
+    /// What the index holds of the rank is doubted, though nothing is known to be missing: it is dropped, and what the engine still
+    /// has in its buffer is taken anew. Nothing happens where that cannot be had, or where the engine is being asked already.
+    pub fn resync(&mut self, now: Duration) {
+        let asks = self.request.as_ref().is_some_and(|request| request.purpose != Purpose::Check);
+        if self.connected && self.proven && self.can_replay && !asks {
+            self.start_over();
+            self.ask(now, Purpose::Heal);
+            self.publish();
+        }
+    }
+
     /// A batch arrived on the live socket. One that arrives while no connection stands is a leftover of the
     /// one that broke: it is dropped, and the question at the next connection finds it again.
     pub fn live(&mut self, now: Duration, sequence: u64, payload: P) {

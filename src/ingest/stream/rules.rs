@@ -60,6 +60,11 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// new engine again, for it is asked for after they were published.
     pub(super) fn begin_incarnation(&mut self) {
         self.outputs.push_back(Output::RestartFound);
+        self.start_over();
+    }
+
+    /// Drops what is known, as if nothing had been heard yet.
+    pub(super) fn start_over(&mut self) {
         self.clear();
         self.cursor.restart();
         self.lost_before = None;

@@ -40,10 +40,11 @@ pub struct StoredRun {
 /// One batch as msgpack. `seconds` is the time since the epoch.
 pub(super) fn encode_batch(seconds: f64, rank: u32, events: &[CacheEvent], omissions: Omissions) -> Vec<u8> {
     let mut out = Writer(ByteBuf::with_capacity(64 + events.iter().map(size_hint).sum::<usize>()));
+    let told = |event: &&CacheEvent| !omissions.removals || matches!(event, CacheEvent::Stored(_));
     out.array(3);
     out.float(seconds);
-    out.array(events.len());
-    for event in events {
+    out.array(events.iter().filter(told).count());
+    for event in events.iter().filter(told) {
         match event {
             CacheEvent::Stored(run) => stored(&mut out, run, omissions),
             CacheEvent::Removed(name) => removed(&mut out, *name),

@@ -167,11 +167,13 @@ impl FromStr for Role {
     }
 }
 
-/// What KV events of older engines leave out.
+/// What KV events leave out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Omissions {
     /// The extra keys, and with them the salts: vLLM before 0.20.2.
     pub extra_keys: bool,
+    /// Removals and clears: no engine is known to leave them out. It makes a router believe in blocks that are gone.
+    pub removals: bool,
     /// The adapters' names, of which their numbers remain: vLLM before 0.16.
     pub lora_names: bool,
 }
