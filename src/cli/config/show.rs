@@ -14,7 +14,7 @@ use crate::{
         flags::{Settings, Status, Warning, row},
     },
     fleet::WorkerSpec,
-    frontend::{FrontendSettings, PrefillFallback},
+    frontend::{FrontendSettings, PrefillFallback, QueueTurns},
 };
 
 /// Flags of `kvroute config show`.
@@ -111,6 +111,12 @@ fn values(
         PrefillFallback::None => "none",
         PrefillFallback::Decode => "decode",
     };
+    let turns = match settings.queue_turns {
+        QueueTurns::None => "none",
+        QueueTurns::Tenant => "tenant",
+    };
+    let token_limit =
+        settings.queue_token_limit.map_or_else(|| "unset".to_owned(), |limit| limit.to_string());
     let decision_log = settings.decision_log.as_ref().map_or_else(|| "unset".to_owned(), ToString::to_string);
     vec![
         ("host", settings.public.ip().to_string(), below.host.is_some()),
@@ -134,6 +140,11 @@ fn values(
         ("admission-check", settings.admission_check.name().to_owned(), below.admission_check.is_some()),
         ("retries", settings.retries.to_string(), below.retries.is_some()),
         ("prefill-fallback", fallback.to_owned(), below.prefill_fallback.is_some()),
+        ("queue-limit", settings.queue_limit.to_string(), below.queue_limit.is_some()),
+        ("queue-token-limit", token_limit, below.queue_token_limit.is_some()),
+        ("queue-turns", turns.to_owned(), below.queue_turns.is_some()),
+        ("overload-status", settings.overload_status.as_u16().to_string(), below.overload_status.is_some()),
+        ("inhibition", settings.inhibition.as_secs().to_string(), below.inhibition.is_some()),
         ("decision-log", decision_log, below.decision_log.is_some()),
     ]
 }
