@@ -2,10 +2,11 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 
 use crate::{
     prompt::{Encoder, LoadError},
+    simulate::StepTimes,
     worker::mock::{Endpoint, MockSettings, Role},
 };
 
@@ -54,10 +55,24 @@ pub struct EngineArgs {
     /// Output tokens per second of each running request
     #[arg(long, default_value_t = 50.0, value_name = "N", value_parser = above_zero)]
     pub decode_tokens_per_second: f64,
+    /// How long steps take: flat, as the two speeds say, or h100x4, as a 70B model on four H100s by arithmetic, which the simulator
+    /// also goes by
+    #[arg(long, value_name = "MODEL", default_value = "flat", hide_possible_values = true)]
+    pub engine_times: EngineTimes,
     /// How many times as fast as those speeds the engines run [default: 1; drive: its --rate, so that they are as
     /// busy as recorded]
     #[arg(long, value_name = "FACTOR", value_parser = above_zero)]
     pub engine_speedup: Option<f64>,
+}
+
+/// How long the steps of a mock engine take.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EngineTimes {
+    /// As its speeds say.
+    Flat,
+    /// [`StepTimes::H100X4`].
+    #[value(name = "h100x4")]
+    H100x4,
 }
 
 /// A speed. Infinity is one: an engine that computes nothing can be that fast.
@@ -80,6 +95,10 @@ impl EngineArgs {
             max_model_len: self.max_model_len.min(blocks.saturating_mul(self.block_size)),
             prefill_tokens_per_second: self.prefill_tokens_per_second,
             decode_tokens_per_second: self.decode_tokens_per_second,
+            step_times: match self.engine_times {
+                EngineTimes::Flat => None,
+                EngineTimes::H100x4 => Some(StepTimes::H100X4),
+            },
             speedup: self.engine_speedup.unwrap_or(1.0),
             ..MockSettings::new(encoder)
         }

@@ -29,7 +29,7 @@ pub use file::{ConfigFile, FileArgs, FileError, ModelEntry};
 pub(crate) use frontend::WORKERS;
 pub use frontend::{ConfigError, FrontendArgs, FrontendPlan};
 pub use log::{LogArgs, LogFormat};
-pub use mock::{EngineArgs, MockArgs};
+pub use mock::{EngineArgs, EngineTimes, MockArgs};
 pub use origin::{FlagOrigins, Origin};
 pub(crate) use token::read_token;
 pub use worker::{AttachArgs, WorkerArgs, WorkerConfigError, WorkerPlan};

@@ -92,6 +92,12 @@ impl Cache {
         self.private = self.private.saturating_sub(private);
     }
 
+    /// The share of its pages that sequences use.
+    pub(super) fn usage(&self) -> f64 {
+        let used = self.named.len() - self.idle.len() + self.private;
+        if self.capacity == 0 { 1.0 } else { used as f64 / self.capacity as f64 }
+    }
+
     pub(super) fn take_dropped(&mut self) -> Vec<SequenceHash> {
         std::mem::take(&mut self.dropped)
     }

@@ -29,8 +29,9 @@ struct Sequence {
 #[derive(Debug, Default)]
 pub(super) struct Step {
     pub(super) seconds: f64,
-    /// Prompt tokens that it prefills.
+    /// Prompt tokens that it prefills, and the part of the time that they take.
     pub(super) prefill_tokens: u64,
+    pub(super) prefill_seconds: f64,
     /// Pages that got a name, and those that were dropped before.
     pub(super) stored: Vec<NamedPage>,
     pub(super) dropped: Vec<SequenceHash>,
@@ -47,23 +48,41 @@ pub(super) struct NamedPage {
     pub(super) content: BlockHash,
 }
 
-/// An engine, `factor` times as slow as its model.
+/// An engine, `speed` times as fast as its model. Its cache is handed to it at every step: engines may share one.
 #[derive(Debug)]
 pub(super) struct Engine {
     model: EngineModel,
-    factor: f64,
+    speed: f64,
     page: u64,
-    cache: Cache,
     waiting: VecDeque<Sequence>,
     /// In order of admission.
     running: Vec<Sequence>,
 }
 
 impl Engine {
-    pub(super) fn new(model: EngineModel, factor: f64, page: u64) -> Self {
-        let pages = usize::try_from(model.cache_tokens / page).unwrap_or(usize::MAX);
-        let (waiting, running) = (VecDeque::new(), Vec::new());
-        Self { model, factor, page, cache: Cache::new(pages), waiting, running }
+    pub(super) const fn new(model: EngineModel, speed: f64, page: u64) -> Self {
+        Self { model, speed, page, waiting: VecDeque::new(), running: Vec::new() }
+    }
+
+    /// From the next step on it is so many times as fast as its model.
+    pub(super) const fn set_speed(&mut self, speed: f64) {
+        self.speed = speed;
+    }
+
+    /// Requests that wait for their first step.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// It dies. The requests that it had give their pages back and are named, in order of their coming.
+    pub(super) fn die(&mut self, cache: &mut Cache) -> Vec<usize> {
+        for sequence in &self.running {
+            cache.release(&sequence.job.sequence[..sequence.named], sequence.private);
+        }
+        let all = self.running.drain(..).chain(self.waiting.drain(..));
+        let mut lost: Vec<_> = all.map(|sequence| sequence.id).collect();
+        lost.sort_unstable();
+        lost
     }
 
     pub(super) fn arrive(&mut self, id: usize, job: Arc<Job>) {
@@ -81,14 +100,13 @@ impl Engine {
     }
 
     /// The next step; `None` if there is nothing to do, or nothing that fits.
-    pub(super) fn step(&mut self) -> Option<Step> {
+    pub(super) fn step(&mut self, cache: &mut Cache) -> Option<Step> {
         let mut step = Step::default();
         let mut batch = Batch::default();
         let mut budget = self.model.step_tokens;
-        self.grow_decoding();
+        self.grow_decoding(cache);
         for sequence in self.running.iter().filter(|sequence| sequence.decodes()) {
-            batch.decoding += 1;
-            batch.context += sequence.length();
+            batch.decode(sequence.length());
         }
         budget = budget.saturating_sub(batch.decoding);
         let mut chunks = vec![0; self.running.len()];
@@ -98,7 +116,7 @@ impl Engine {
                 budget -= *chunk;
             }
         }
-        while budget > 0 && self.running.len() < self.model.sequences && self.admit() {
+        while budget > 0 && self.running.len() < self.model.sequences && self.admit(cache) {
             let chunk = self.running.last().map_or(0, |last| budget.min(last.target - last.computed));
             budget -= chunk;
             chunks.push(chunk);
@@ -106,48 +124,49 @@ impl Engine {
         if self.running.is_empty() {
             return None;
         }
-        self.compute(&chunks, &mut batch, &mut step);
-        step.dropped = self.cache.take_dropped();
+        self.compute(cache, &chunks, &mut batch, &mut step);
+        step.dropped = cache.take_dropped();
         step.prefill_tokens = batch.prefill;
-        step.seconds = self.factor * self.model.seconds(&batch);
+        step.prefill_seconds = self.model.times.prefill_seconds(&batch) / self.speed;
+        step.seconds = self.model.times.seconds(&batch) / self.speed;
         Some(step)
     }
 
     /// Gives every decoding sequence room for its next token; where there is none the youngest starts over.
-    fn grow_decoding(&mut self) {
+    fn grow_decoding(&mut self, cache: &mut Cache) {
         let mut at = 0;
         while at < self.running.len() {
             let sequence = &self.running[at];
             let full = sequence.length() >= (sequence.named + sequence.private) as u64 * self.page;
             if !(sequence.decodes() && full) {
                 at += 1;
-            } else if self.cache.reserve(1) {
+            } else if cache.reserve(1) {
                 self.running[at].private += 1;
                 at += 1;
             } else if let Some(youngest) = self.running.pop() {
-                self.preempt(youngest);
+                self.preempt(cache, youngest);
             }
         }
     }
 
-    fn preempt(&mut self, mut sequence: Sequence) {
-        self.cache.release(&sequence.job.sequence[..sequence.named], sequence.private);
+    fn preempt(&mut self, cache: &mut Cache, mut sequence: Sequence) {
+        cache.release(&sequence.job.sequence[..sequence.named], sequence.private);
         sequence.target = sequence.job.prompt_tokens + sequence.generated;
         (sequence.computed, sequence.named, sequence.private) = (0, 0, 0);
         self.waiting.push_front(sequence);
     }
 
     /// Admits the first that waits, with all pages of its prompt, if they fit.
-    fn admit(&mut self) -> bool {
+    fn admit(&mut self, cache: &mut Cache) -> bool {
         let Some(first) = self.waiting.front() else { return false };
         // One token is always computed.
         let reusable = usize::try_from((first.target - 1) / self.page).unwrap_or(usize::MAX);
         let names = &first.job.sequence;
-        let matched = self.cache.matched(&names[..reusable.min(names.len())]);
-        names[..matched].iter().for_each(|&hash| self.cache.pin(hash));
+        let matched = cache.matched(&names[..reusable.min(names.len())]);
+        names[..matched].iter().for_each(|&hash| cache.pin(hash));
         let pages = usize::try_from((first.target + 1).div_ceil(self.page)).unwrap_or(usize::MAX);
-        if !self.cache.reserve(pages - matched) {
-            self.cache.release(&names[..matched], 0);
+        if !cache.reserve(pages - matched) {
+            cache.release(&names[..matched], 0);
             return false;
         }
         let Some(mut sequence) = self.waiting.pop_front() else { return false };
@@ -158,12 +177,11 @@ impl Engine {
         true
     }
 
-    fn compute(&mut self, chunks: &[u64], batch: &mut Batch, step: &mut Step) {
-        let Self { running, cache, page, .. } = self;
+    fn compute(&mut self, cache: &mut Cache, chunks: &[u64], batch: &mut Batch, step: &mut Step) {
+        let Self { running, page, .. } = self;
         for (sequence, &chunk) in running.iter_mut().zip(chunks) {
             if chunk > 0 {
-                batch.prefill += chunk;
-                batch.attended += chunk as f64 * (sequence.computed as f64 + chunk as f64 / 2.0);
+                batch.prefill(chunk, sequence.computed);
                 sequence.computed += chunk;
             } else if !sequence.decodes() {
                 continue;
@@ -181,7 +199,7 @@ impl Engine {
             let done = sequence.decodes() && sequence.generated >= sequence.job.output_tokens.max(1);
             if done {
                 step.finished.push(sequence.id);
-                self.cache.release(&sequence.job.sequence[..sequence.named], sequence.private);
+                cache.release(&sequence.job.sequence[..sequence.named], sequence.private);
             }
             !done
         });
@@ -217,28 +235,29 @@ impl Sequence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::StepTimes;
 
     const PAGE: u64 = 128;
 
-    fn engine(cache_tokens: u64) -> Engine {
-        Engine::new(EngineModel { cache_tokens, ..EngineModel::default() }, 1.0, PAGE)
+    fn engine(pages: usize) -> (Engine, Cache) {
+        (Engine::new(EngineModel::default(), 1.0, PAGE), Cache::new(pages))
     }
 
-    fn serve(engine: &mut Engine) -> Vec<Step> {
-        std::iter::from_fn(|| engine.step()).collect()
+    fn serve(engine: &mut Engine, cache: &mut Cache) -> Vec<Step> {
+        std::iter::from_fn(|| engine.step(cache)).collect()
     }
 
     #[test]
     fn a_prompt_is_prefilled_in_chunks_and_then_decodes_a_token_a_step() {
-        let mut engine = engine(100_000);
+        let (mut engine, mut cache) = engine(780);
         engine.arrive(0, Arc::new(Job::alone(20_000, 3, 1, PAGE)));
-        let steps = serve(&mut engine);
+        let steps = serve(&mut engine, &mut cache);
         let prefills: Vec<_> = steps.iter().map(|step| step.prefill_tokens).collect();
         assert_eq!(prefills, [8192, 8192, 3616, 0, 0]);
         assert_eq!(steps[2].first_tokens, [(0, 0)]);
         assert_eq!(steps[4].finished, [0]);
         assert_eq!(steps.iter().map(|step| step.stored.len()).sum::<usize>(), 156);
-        let model = EngineModel::default();
+        let model = StepTimes::H100X4;
         let attended = 8192.0 * 4096.0;
         assert_eq!(steps[0].seconds, model.step + 8192.0 * model.prefill_token + attended * model.attention);
         assert_eq!(steps[4].seconds, model.step + model.decode + 20_002.0 * model.context_token);
@@ -246,33 +265,57 @@ mod tests {
 
     #[test]
     fn what_is_cached_is_not_computed_again_but_for_one_token() {
-        let mut engine = engine(100_000);
+        let (mut engine, mut cache) = engine(780);
         engine.arrive(0, Arc::new(Job::alone(1280, 1, 1, PAGE)));
-        serve(&mut engine);
+        serve(&mut engine, &mut cache);
         engine.arrive(1, Arc::new(Job::alone(1280, 1, 1, PAGE)));
-        let steps = serve(&mut engine);
+        let steps = serve(&mut engine, &mut cache);
         assert_eq!((steps[0].prefill_tokens, &steps[0].first_tokens[..]), (128, &[(1, 1152)][..]));
     }
 
     #[test]
     fn without_room_the_youngest_starts_over_and_all_are_served() {
-        let mut engine = engine(16 * PAGE);
+        let (mut engine, mut cache) = engine(16);
         for id in 0..4 {
             engine.arrive(id, Arc::new(Job::alone(500, 400, id as u64 + 1, PAGE)));
         }
-        let steps = serve(&mut engine);
+        let steps = serve(&mut engine, &mut cache);
         let prefilled: u64 = steps.iter().map(|step| step.prefill_tokens).sum();
         let finished: usize = steps.iter().map(|step| step.finished.len()).sum();
         let first_tokens: usize = steps.iter().map(|step| step.first_tokens.len()).sum();
         assert!(prefilled > 2000, "somebody was preempted");
         assert_eq!((finished, first_tokens), (4, 4));
-        assert!(engine.cache.reserve(16), "every page came back");
+        assert!(cache.reserve(16), "every page came back");
     }
 
     #[test]
     fn a_prompt_that_never_fits_stops_nothing_but_itself() {
-        let mut engine = engine(8 * PAGE);
+        let (mut engine, mut cache) = engine(8);
         engine.arrive(0, Arc::new(Job::alone(5000, 1, 1, PAGE)));
-        assert!(engine.step().is_none());
+        assert!(engine.step(&mut cache).is_none());
+    }
+
+    #[test]
+    fn a_dead_engine_s_requests_give_everything_back() {
+        let (mut engine, mut cache) = engine(16);
+        for id in 0..3 {
+            engine.arrive(id, Arc::new(Job::alone(900, 9, id as u64 + 1, PAGE)));
+        }
+        engine.step(&mut cache).unwrap();
+        assert_eq!(engine.die(&mut cache), [0, 1, 2]);
+        assert!(cache.reserve(16) && engine.step(&mut cache).is_none());
+    }
+
+    #[test]
+    fn a_slower_engine_takes_longer() {
+        let (mut engine, mut cache) = engine(100);
+        let job = Arc::new(Job::alone(1000, 2, 1, PAGE));
+        engine.arrive(0, Arc::clone(&job));
+        let usual = engine.step(&mut cache).unwrap().seconds;
+        engine.die(&mut cache);
+        engine.set_speed(0.5);
+        engine.arrive(1, job);
+        let mut cache = Cache::new(100);
+        assert_eq!(engine.step(&mut cache).unwrap().seconds, 2.0 * usual);
     }
 }

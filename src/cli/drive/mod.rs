@@ -69,7 +69,7 @@ pub(super) struct DriveCommand {
 }
 
 /// What says how our own frontend and engines are, and would say nothing of the one at `--url`.
-const OF_OUR_OWN: [&str; 8] = [
+const OF_OUR_OWN: [&str; 9] = [
     "engines",
     "compare",
     "block_size",
@@ -77,6 +77,7 @@ const OF_OUR_OWN: [&str; 8] = [
     "max_model_len",
     "prefill_tokens_per_second",
     "decode_tokens_per_second",
+    "engine_times",
     "engine_speedup",
 ];
 

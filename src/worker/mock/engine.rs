@@ -43,7 +43,7 @@ pub(super) async fn run(
         }
         let step = scheduler.schedule();
         stats.record(&mut scheduler);
-        pace.spend(speed.duration(step)).await;
+        pace.spend(speed.duration(&step)).await;
         let events = scheduler.take_events();
         if let Some(publisher) = publisher.as_ref().filter(|_| !events.is_empty()) {
             publisher.publish(events);

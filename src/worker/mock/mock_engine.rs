@@ -16,6 +16,7 @@ use super::scheduler::{Limits, Scheduler};
 use super::settings::{MockError, MockSettings};
 use super::stats::Stats;
 use super::{engine, vocabulary};
+use crate::simulate::StepTimes;
 
 /// A running mock engine. Dropping it kills it; [`stop`](Self::stop) does too and waits until its ports are
 /// free.
@@ -166,10 +167,12 @@ fn limits(settings: &MockSettings) -> Limits {
 }
 
 fn speed(settings: &MockSettings) -> Speed {
-    Speed {
-        step_overhead: settings.step_overhead,
-        prefill_tokens_per_second: settings.prefill_tokens_per_second,
-        decode_tokens_per_second: settings.decode_tokens_per_second,
-        speedup: settings.speedup,
-    }
+    let flat = || {
+        StepTimes::flat(
+            settings.step_overhead.as_secs_f64(),
+            settings.prefill_tokens_per_second,
+            settings.decode_tokens_per_second,
+        )
+    };
+    Speed { times: settings.step_times.unwrap_or_else(flat), speedup: settings.speedup }
 }

@@ -4,27 +4,19 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::scheduler::Step;
+use crate::simulate::{Batch, StepTimes};
 
 /// The configured speeds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
-    pub(super) step_overhead: Duration,
-    pub(super) prefill_tokens_per_second: f64,
-    pub(super) decode_tokens_per_second: f64,
+    pub(super) times: StepTimes,
     pub(super) speedup: f64,
 }
 
 impl Speed {
-    /// Overhead, plus the prompt tokens at the prefill speed, plus one token's time at the decode speed if
-    /// anything decodes (the batch decodes together); all divided by the speedup.
-    pub(super) fn duration(&self, step: Step) -> Duration {
-        let mut seconds = self.step_overhead.as_secs_f64();
-        seconds += step.prefill_tokens as f64 / self.prefill_tokens_per_second;
-        if step.decoding > 0 {
-            seconds += 1.0 / self.decode_tokens_per_second;
-        }
-        Duration::try_from_secs_f64(seconds / self.speedup).unwrap_or(LONGEST_STEP).min(LONGEST_STEP)
+    pub(super) fn duration(&self, step: &Batch) -> Duration {
+        let seconds = self.times.seconds(step) / self.speedup;
+        Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_STEP).min(LONGEST_STEP)
     }
 }
 
@@ -68,21 +60,18 @@ impl Pace {
 mod tests {
     use std::time::Duration;
 
-    use super::{Speed, Step};
+    use super::{Batch, Speed, StepTimes};
 
     #[test]
-    fn a_step_costs_its_prompt_tokens_and_one_decode_whatever_the_batch() {
-        let speed = Speed {
-            step_overhead: Duration::from_millis(2),
-            prefill_tokens_per_second: 1000.0,
-            decode_tokens_per_second: 100.0,
-            speedup: 2.0,
-        };
-        let idle = speed.duration(Step::default());
-        assert_eq!(idle, Duration::from_millis(1));
-        assert_eq!(speed.duration(Step { prefill_tokens: 8, decoding: 0 }), Duration::from_millis(5));
-        let one = speed.duration(Step { prefill_tokens: 0, decoding: 1 });
-        assert_eq!(one, Duration::from_millis(6));
-        assert_eq!(speed.duration(Step { prefill_tokens: 0, decoding: 64 }), one);
+    fn a_step_takes_what_its_times_say_over_the_speedup() {
+        let speed = Speed { times: StepTimes::flat(2e-3, 1000.0, 100.0), speedup: 2.0 };
+        let mut step = Batch::default();
+        assert_eq!(speed.duration(&step), Duration::from_millis(1));
+        step.prefill(8, 0);
+        assert_eq!(speed.duration(&step), Duration::from_millis(5));
+        step.decode(10);
+        assert_eq!(speed.duration(&step), Duration::from_millis(10));
+        let never = Speed { speedup: 1e-30, ..speed };
+        assert_eq!(never.duration(&step), super::LONGEST_STEP);
     }
 }

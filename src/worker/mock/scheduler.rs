@@ -7,6 +7,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::block_manager::BlockManager;
 use super::cache_event::CacheEvent;
 use super::sequence::Sequence;
+use crate::simulate::Batch;
 
 /// One output token of one choice of an HTTP request.
 #[derive(Clone, Copy, Debug)]
@@ -45,13 +46,6 @@ pub(super) struct Request {
     pub(super) sink: Sink,
     /// Set at the first admission; a preempted request keeps it.
     pub(super) cached_tokens: Option<usize>,
-}
-
-/// What one step computes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Step {
-    pub(super) prefill_tokens: usize,
-    pub(super) decoding: usize,
 }
 
 /// The output of one step, and how the requests that it completes ended.
@@ -131,18 +125,22 @@ impl Scheduler {
 
     /// Picks and computes the next step's tokens. Blocks that it fills are visible to requests admitted later
     /// in the same step, as they are in vLLM.
-    pub(super) fn schedule(&mut self) -> Step {
+    pub(super) fn schedule(&mut self) -> Batch {
         self.drop_abandoned();
         let mut budget = self.limits.max_num_batched_tokens;
-        let mut step = Step::default();
+        let mut step = Batch::default();
         let mut index = 0;
         let mut preempted = false;
         while index < self.running.len() && budget > 0 {
             let request = &mut self.running[index];
             let count = request.sequence.uncomputed().min(budget);
-            let decodes = request.decodes();
+            let (decodes, computed) = (request.decodes(), request.computed());
             if self.cache.compute(&mut request.sequence, count).is_ok() {
-                step.add(decodes, count);
+                if decodes {
+                    step.decode(computed);
+                } else {
+                    step.prefill(count as u64, computed);
+                }
                 budget -= count;
                 index += 1;
             } else {
@@ -165,9 +163,9 @@ impl Scheduler {
             };
             self.tally_admission(&mut request, cached);
             let count = request.sequence.uncomputed().min(budget);
+            step.prefill(count as u64, request.computed());
             // The whole prompt's blocks were reserved by the admission, so this needs none.
             let _ = self.cache.compute(&mut request.sequence, count);
-            step.add(false, count);
             budget -= count;
             self.running.push(request);
         }
@@ -230,19 +228,13 @@ impl Scheduler {
     }
 }
 
-impl Step {
-    fn add(&mut self, decodes: bool, count: usize) {
-        if decodes {
-            self.decoding += 1;
-        } else {
-            self.prefill_tokens += count;
-        }
-    }
-}
-
 impl Request {
     fn output_tokens(&self) -> usize {
         self.sequence.tokens().len() - self.prompt_tokens
+    }
+
+    fn computed(&self) -> u64 {
+        (self.sequence.tokens().len() - self.sequence.uncomputed()) as u64
     }
 
     /// Whether only the token that the last step produced is left to compute.
@@ -269,7 +261,7 @@ mod tests {
 
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-    use super::{BlockManager, CacheEvent, Finish, Limits, Produced, Request, Scheduler, Step};
+    use super::{BlockManager, CacheEvent, Finish, Limits, Produced, Request, Scheduler};
     use crate::worker::mock::sequence::{Namespace, Naming, Sequence};
 
     fn scheduler(blocks: u32, max_num_seqs: usize, budget: usize) -> Scheduler {
@@ -298,12 +290,12 @@ mod tests {
     }
 
     /// Runs one step and delivers its output.
-    fn step(scheduler: &mut Scheduler) -> Step {
+    fn step(scheduler: &mut Scheduler) -> (u64, u64) {
         let step = scheduler.schedule();
         for (sink, produced) in scheduler.finish().produced {
             let _ = sink.send(produced);
         }
-        step
+        (step.prefill, step.decoding)
     }
 
     #[test]
@@ -313,12 +305,12 @@ mod tests {
         let (long, mut long_out) = request(50..75, 1);
         scheduler.submit(short);
         scheduler.submit(long);
-        assert_eq!(step(&mut scheduler), Step { prefill_tokens: 4 + 6, decoding: 0 });
-        assert_eq!(step(&mut scheduler), Step { prefill_tokens: 9, decoding: 1 });
+        assert_eq!(step(&mut scheduler), (4 + 6, 0));
+        assert_eq!(step(&mut scheduler), (9, 1));
         assert!(long_out.try_recv().is_err(), "its prompt is not computed yet");
-        assert_eq!(step(&mut scheduler), Step { prefill_tokens: 9, decoding: 1 });
+        assert_eq!(step(&mut scheduler), (9, 1));
         assert_eq!(std::iter::from_fn(|| short_out.try_recv().ok()).count(), 3);
-        assert_eq!(step(&mut scheduler), Step { prefill_tokens: 1, decoding: 0 });
+        assert_eq!(step(&mut scheduler), (1, 0));
         assert_eq!(long_out.try_recv().unwrap().finish, Some(Finish::Length));
         assert!(scheduler.is_idle());
         assert_eq!(scheduler.cache().used(), 0);
@@ -367,7 +359,7 @@ mod tests {
         taken.transferred = true;
         let last_of_the_prompt = taken.sequence.names()[1];
         scheduler.submit(taken);
-        assert_eq!(step(&mut scheduler), Step { prefill_tokens: 1, decoding: 0 });
+        assert_eq!(step(&mut scheduler), (1, 0));
         assert!(scheduler.take_events().is_empty(), "the prompt's blocks are another engine's");
         while !scheduler.is_idle() {
             step(&mut scheduler);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::prompt::Encoder;
+use crate::simulate::StepTimes;
 
 /// Everything that [`MockEngine::start`](super::MockEngine::start) needs. Build it with [`MockSettings::new`]
 /// and change what the case is about:
@@ -47,6 +48,8 @@ pub struct MockSettings {
     pub decode_tokens_per_second: f64,
     /// What every step takes at least. Default 5 ms.
     pub step_overhead: Duration,
+    /// How long steps take, in place of what the three speeds above come to. Default `None`.
+    pub step_times: Option<StepTimes>,
     /// All times are divided by this; infinity makes the engine as fast as it can. Default 1.
     pub speedup: f64,
     /// Output tokens after which a request ends as if the model had said so (`finish_reason` `stop`), on
@@ -93,6 +96,7 @@ impl MockSettings {
             prefill_tokens_per_second: 10_000.0,
             decode_tokens_per_second: 50.0,
             step_overhead: Duration::from_millis(5),
+            step_times: None,
             speedup: 1.0,
             mean_output_tokens: None,
             events: Some(Endpoint::new("tcp://127.0.0.1:*")),
