@@ -32,6 +32,14 @@ check-long:
 bench *ARGS="'*'":
     cargo bench --locked --bench {{ARGS}}
 
+# The GPU against the CPU, on a machine that has one: hashes, times and readings into one report, in less than four minutes
+bench-gpu REPORT="gpu-report.md" *ARGS:
+    cargo bench --locked --bench gpu -- --report "$PWD/{{REPORT}}" {{ARGS}}
+
+# Compile the CUDA kernels anew; they are in the tree, compiled, and CI compares them with their source
+ptx:
+    bash ci/ptx.sh write
+
 # The prefix index beside SMG's and Dynamo's; `just bench-peers --help` lists the arguments
 bench-peers *ARGS:
     cargo run --locked --release --manifest-path benches/peers/Cargo.toml -- {{ARGS}}

@@ -1,5 +1,7 @@
 //! kvroute: a GPU-aware KV-cache routing engine for LLM inference.
 
+#[cfg(any(feature = "server", feature = "cuda"))]
+pub mod accel;
 pub mod decisions;
 pub mod device;
 pub mod event;

@@ -82,7 +82,36 @@ impl BlockHasher {
             ),
         }
         if !prompt.multimodal.is_empty() {
-            self.add_objects(prompt, &mut out[start..]);
+            self.add_objects(prompt, 0, &mut out[start..]);
+        }
+    }
+
+    /// The hashes of as many blocks as `out` has places, from block `first` on, all of them below
+    /// [`count`](Self::count).
+    ///
+    /// For several threads, each with blocks and places of its own.
+    pub(super) fn fill(&self, prompt: &Prompt<'_>, first: usize, out: &mut [BlockHash]) {
+        let tokens = || &prompt.tokens[first * self.block_size.tokens()..];
+        match (prompt.eagle, self.block_size.get()) {
+            (false, 16) => self.fill_fixed::<16>(tokens(), out),
+            (false, 32) => self.fill_fixed::<32>(tokens(), out),
+            (false, 64) => self.fill_fixed::<64>(tokens(), out),
+            (false, 128) => self.fill_fixed::<128>(tokens(), out),
+            _ => {
+                for (block, hash) in (first..).zip(&mut *out) {
+                    *hash = BlockHash(self.xxh3.digest(self.window(prompt, block)));
+                }
+            }
+        }
+        if !prompt.multimodal.is_empty() {
+            self.add_objects(prompt, first, out);
+        }
+    }
+
+    fn fill_fixed<const N: usize>(&self, tokens: &[u32], out: &mut [BlockHash]) {
+        let (blocks, _) = tokens.as_chunks::<N>();
+        for (block, hash) in blocks.iter().zip(out) {
+            *hash = BlockHash(self.xxh3.digest_block(block));
         }
     }
 
@@ -94,16 +123,17 @@ impl BlockHasher {
     /// The tokens that the hash of a block below [`count`](Self::count) covers: the block and, with EAGLE,
     /// the token after it.
     #[inline(always)]
-    fn window<'a>(&self, prompt: &Prompt<'a>, block: usize) -> &'a [u32] {
+    pub(crate) fn window<'a>(&self, prompt: &Prompt<'a>, block: usize) -> &'a [u32] {
         let stride = self.block_size.tokens();
         &prompt.tokens[block * stride..][..stride + usize::from(prompt.eagle)]
     }
 
-    /// Replaces the hashes of the blocks that have objects.
-    fn add_objects(&self, prompt: &Prompt<'_>, hashes: &mut [BlockHash]) {
+    /// Replaces those of `hashes`, of the blocks from `first` on, whose blocks have objects.
+    pub(crate) fn add_objects(&self, prompt: &Prompt<'_>, first: usize, hashes: &mut [BlockHash]) {
         let mut words = Words::new();
         for entry in prompt.multimodal {
-            let Some(hash) = hashes.get_mut(entry.block) else { continue };
+            let place = entry.block.checked_sub(first).and_then(|place| hashes.get_mut(place));
+            let Some(hash) = place else { continue };
             multimodal::join(self.window(prompt, entry.block), entry.objects, &mut words);
             *hash = BlockHash(self.xxh3.digest(&words));
         }

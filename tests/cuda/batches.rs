@@ -1,0 +1,94 @@
+//! Batches, what they should hash to, and accelerators that hash them.
+
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
+
+use kvroute::{
+    accel::{Accelerator, AcceleratorSettings, HashDevice, Where},
+    hash::{BatchHasher, BatchPrompt, BlockHash, BlockSize, HashedBatch, Identity, Prompt},
+};
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// What the stand-in's first device calls itself.
+pub(crate) const UUID: &str = "GPU-00000000-0000-0000-0000-000000000000";
+
+/// Settings by which the stand-in's device gets every batch of at least `least` blocks.
+pub(crate) fn settings(least: usize) -> AcceleratorSettings {
+    AcceleratorSettings {
+        device: HashDevice::Uuid(UUID.to_owned()),
+        least_blocks: Some(least),
+        nvml_library: Some("/none/libnvidia-ml.so.1".into()),
+        ..AcceleratorSettings::default()
+    }
+}
+
+pub(crate) fn accelerator() -> Arc<Accelerator> {
+    Accelerator::new(settings(1))
+}
+
+pub(crate) fn tokens(count: usize, seed: u64) -> Vec<u32> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| rng.u32(..)).collect()
+}
+
+pub(crate) fn text(tokens: &[u32]) -> [BatchPrompt<'_>; 1] {
+    [BatchPrompt { identity: Identity::plain(), prompt: Prompt::text(tokens) }]
+}
+
+/// What the hashes of `tokens` are, by the crate that everyone takes.
+pub(crate) fn expected(tokens: &[u32], block_size: u32, seed: u64) -> Vec<BlockHash> {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    let blocks = bytes.chunks_exact(4 * block_size as usize);
+    blocks.map(|block| BlockHash(xxh3_64_with_seed(block, seed))).collect()
+}
+
+/// Hashes a batch of text that is right wherever it is hashed, and says where that was.
+pub(crate) fn hash_some(accelerator: &Arc<Accelerator>, blocks: usize) -> Where {
+    let before = Where::ALL.map(|place| accelerator.status().batches(place));
+    let tokens = tokens(16 * blocks, blocks as u64);
+    let mut out = HashedBatch::new();
+    accelerator.hasher(BlockSize::new(16).unwrap()).hash(&text(&tokens), &mut out).unwrap();
+    assert_eq!(out.all(), expected(&tokens, 16, 1337), "right, wherever it was hashed");
+    let place = Where::ALL.into_iter().zip(before);
+    place.into_iter().find(|(place, before)| accelerator.status().batches(*place) > *before).unwrap().0
+}
+
+/// What is logged from here on in this process, from INFO on.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub(crate) fn start() -> Self {
+        let log = Self::default();
+        let writer = log.clone();
+        tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .with_max_level(tracing::Level::INFO)
+            .init();
+        log
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).unwrap()
+    }
+
+    /// How many lines there are of a level.
+    pub(crate) fn count(&self, level: &str) -> usize {
+        self.text().lines().filter(|line| line.contains(&format!(" {level} "))).count()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
