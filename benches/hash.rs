@@ -7,12 +7,21 @@
 //! The other side is given every advantage that a router could give it: its tokens lie there as bytes, and
 //! its output is a vector that has grown already. Seed and block size are run-time values, as they are in
 //! a router.
+//!
+//! The table at the end is for batches: one thread, all threads, and from how many blocks on a GPU would have to
+//! be faster. Its last column is filled where there is a GPU; `just bench-gpu` measures that one thoroughly.
 
+use std::error::Error;
 use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use kvroute::hash::{BlockHash, BlockHasher, BlockSize, BlockSizeError, Identity, Prompt};
+use kvroute::hash::{
+    BatchHasher, BatchPrompt, BlockHash, BlockHasher, BlockSize, BlockSizeError, CpuBatchHasher, HashedBatch,
+    Identity, Prompt,
+};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const BLOCK_SIZES: [u32; 2] = [16, 64];
@@ -119,10 +128,74 @@ fn print_ratios() -> Result<(), BlockSizeError> {
     Ok(())
 }
 
-fn main() -> Result<(), BlockSizeError> {
+/// Nanoseconds a block of the fastest of some runs over a batch of `tokens`.
+fn per_block(block_size: u32, tokens: &[u32], threads: NonZeroUsize) -> Result<f64, Box<dyn Error>> {
+    const RUNS: usize = 21;
+    let mut hasher = CpuBatchHasher::with_threads(BlockSize::new(block_size)?, threads);
+    // Prompts of 8192 tokens, as a trace has them.
+    let prompts: Vec<_> = tokens
+        .chunks(8 << 10)
+        .map(|tokens| BatchPrompt { identity: Identity::plain(), prompt: Prompt::text(tokens) })
+        .collect();
+    let mut out = HashedBatch::new();
+    hasher.hash(&prompts, &mut out)?;
+    let mut best = f64::INFINITY;
+    for _ in 0..RUNS {
+        let start = Instant::now();
+        hasher.hash(black_box(&prompts), &mut out)?;
+        best = best.min(start.elapsed().as_secs_f64());
+        black_box(out.all());
+    }
+    Ok(best * 1e9 / out.all().len() as f64)
+}
+
+fn print_batches() -> Result<(), Box<dyn Error>> {
+    let threads = thread::available_parallelism()?;
+    println!("\n| tokens in a block | blocks in the batch | CPU, 1 thread | CPU, {threads} threads | GPU |");
+    println!("|---|---|---|---|---|");
+    for block_size in BLOCK_SIZES {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let tokens: Vec<u32> = (0..1 << 22).map(|_| rng.u32(..152_064)).collect();
+        for count in [1 << 16, 1 << 18, 1 << 20, 1 << 22] {
+            let tokens = &tokens[..count];
+            let one = per_block(block_size, tokens, NonZeroUsize::MIN)?;
+            let all = per_block(block_size, tokens, threads)?;
+            let blocks = count / block_size as usize;
+            let gpu = on_gpu(block_size, blocks);
+            println!("| {block_size} | {blocks} | {one:.2} ns a block | {all:.2} | {gpu} |");
+        }
+    }
+    Ok(())
+}
+
+/// What the same batch takes on the first GPU, if there is one.
+#[cfg(feature = "cuda")]
+fn on_gpu(block_size: u32, blocks: usize) -> String {
+    use kvroute::accel::{AcceleratorSettings, MeasuredDevice};
+
+    let measured = MeasuredDevice::open(0, &AcceleratorSettings::default()).and_then(|mut device| {
+        let size = BlockSize::new(block_size).map_err(|error| error.to_string())?;
+        device.batch(size, blocks)
+    });
+    measured.map_or_else(
+        |_| "no GPU".to_owned(),
+        |times| format!("{:.2}", times.gpu.as_secs_f64() * 1e9 / blocks as f64),
+    )
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_gpu(_: u32, _: usize) -> String {
+    "not built".to_owned()
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
     let mut criterion = Criterion::default().configure_from_args();
     groups(&mut criterion)?;
     criterion.final_summary();
     // `cargo test` runs benches once, to see that they work: without `--bench`.
-    if std::env::args().any(|argument| argument == "--bench") { print_ratios() } else { Ok(()) }
+    if std::env::args().any(|argument| argument == "--bench") {
+        print_ratios()?;
+        print_batches()?;
+    }
+    Ok(())
 }

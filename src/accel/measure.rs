@@ -106,11 +106,11 @@ impl MeasuredDevice {
         }
     }
 
-    /// The steps of the largest chunk of blocks of `block_size` tokens: the medians of 51 runs.
+    /// The steps of the largest chunk of blocks of `block_size` tokens: the medians of `runs` runs.
     ///
     /// # Errors
     /// What failed on the device.
-    pub fn chunk(&mut self, block_size: BlockSize) -> Result<ChunkSteps, String> {
+    pub fn chunk(&mut self, block_size: BlockSize, runs: usize) -> Result<ChunkSteps, String> {
         let tokens = tokens(super::buffers::SLOT_TOKENS, 7);
         let prompts = [BatchPrompt { identity: Identity::plain(), prompt: Prompt::text(&tokens) }];
         let hasher = BlockHasher::new(block_size, Identity::plain());
@@ -118,7 +118,7 @@ impl MeasuredDevice {
         let run = Run { hasher: &hasher, prompts: &prompts, words };
         let mut times = [const { Vec::new() }; 3];
         let mut blocks = 0;
-        for _ in 0..51 {
+        for _ in 0..runs {
             let (count, steps) = self.gpu.time_steps(run).map_err(|failure| failure.to_string())?;
             blocks = count;
             for (times, time) in times.iter_mut().zip([steps.upload, steps.kernel, steps.download]) {

@@ -9,7 +9,7 @@ use std::{
 use ahash::AHashSet;
 use clap::Args;
 use http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
     token::read_token,
 };
 use crate::{
+    accel::{AcceleratorSettings, HashDevice},
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::{AdmissionCheck, DecisionLogSettings, FrontendSettings, PrefillFallback, QueueTurns},
 };
@@ -95,6 +96,11 @@ pub struct FrontendArgs {
     /// (1), a new file from BYTES on (268435456), N full ones kept (3) [default: nowhere]
     #[arg(long, env = "KVROUTE_DECISION_LOG", value_name = DECISION_LOG, help_heading = RECORDS)]
     pub decision_log: Option<DecisionLogSettings>,
+    /// GPU that hashes large batches of prompts, where that is faster: auto (one with time and memory to spare, as NVML
+    /// tells), off, or a UUID of kvroute gpus [default: auto]
+    #[arg(long, env = "KVROUTE_HASH_DEVICE", value_name = "DEVICE", help_heading = LIMITS)]
+    #[serde(deserialize_with = "hash_device")]
+    pub hash_device: Option<HashDevice>,
 }
 
 // The groups of `kvroute frontend --help`, in the order in which they are shown.
@@ -268,8 +274,18 @@ impl FrontendArgs {
                 .or(below.admission_check)
                 .unwrap_or(default.admission_check),
             upstream,
+            accelerator: AcceleratorSettings {
+                device: self.hash_device.or(below.hash_device).unwrap_or_default(),
+                ..default.accelerator
+            },
         })
     }
+}
+
+/// Reads what the flag's own parser would.
+fn hash_device<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HashDevice>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(|problem| D::Error::custom(format!("hash_device is '{text}': {problem}")))
 }
 
 /// `[MODEL=]PATH`. A path that contains `=` has to begin with `/` or `.`, which no model's name does.

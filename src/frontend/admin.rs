@@ -14,8 +14,17 @@ use http::{HeaderMap, Method, StatusCode, Uri, header};
 use serde_json::{Value, json};
 
 use super::{
-    app::App, busy_threshold, counters::Surface, devices::devices_object, error::ApiError, explain,
-    exposition, openai::Fields, parity, recall::recall, route,
+    app::App,
+    busy_threshold,
+    counters::Surface,
+    devices::devices_object,
+    error::ApiError,
+    explain, exposition,
+    openai::Fields,
+    overlaps::{self, Question},
+    parity,
+    recall::recall,
+    route,
 };
 use crate::{
     fleet::{
@@ -34,6 +43,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/health", get(health))
         .route("/v1/route/explain", post(explain))
         .route("/v1/route/decisions/{id}", get(recall_decisions))
+        .route("/v1/route/overlaps", post(overlaps))
         .route("/v1/chat/completions", post(query_chat))
         .route("/v1/completions", post(query_completions))
         .route("/v1/workers", get(list_workers).post(register))
@@ -68,8 +78,8 @@ async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next
 
 async fn unknown(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
-        "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, GET \
-         /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets and /busy_threshold",
+        "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, POST \
+         /v1/route/overlaps, GET /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets and /busy_threshold",
         uri.path()
     ))
 }
@@ -116,6 +126,15 @@ async fn recall_decisions(
         return Err(ApiError::bad_request("the path does not name a request: it is not UTF-8"));
     };
     recall(&app, &request).map(Json)
+}
+
+async fn overlaps(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
+    let (_, body) = read(&app, request).await?;
+    let answered = tokio::task::spawn_blocking(move || {
+        let question = Question::read(&body)?;
+        overlaps::answer(&app, &question)
+    });
+    answered.await.unwrap_or_else(|error| Err(ApiError::internal(error.to_string()))).map(Json)
 }
 
 async fn query_chat(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {

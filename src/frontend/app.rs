@@ -15,7 +15,7 @@ use tracing::warn;
 use super::{
     counters::Counters, decision_log::Recorder, prompts::Prompts, queue::Queues, settings::FrontendSettings,
 };
-use crate::{fleet::Fleet, ingest::FleetStreams, proxy::Pool};
+use crate::{accel::Accelerator, fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
 /// The state behind both listeners.
 pub struct App {
@@ -28,6 +28,8 @@ pub struct App {
     pub(super) decisions: Arc<Recorder>,
     pub(super) streams: FleetStreams,
     pub(super) queues: Queues,
+    /// Hashes prompts that come in bulk.
+    pub(super) accelerator: Arc<Accelerator>,
     /// Keys of `nvext` that were logged.
     logged_hints: Mutex<AHashSet<String>>,
     draining: AtomicBool,
@@ -47,6 +49,7 @@ impl App {
         streams: FleetStreams,
     ) -> Self {
         let pool = Pool::new(&settings.upstream);
+        let accelerator = Accelerator::new(settings.accelerator.clone());
         Self {
             settings,
             fleet,
@@ -56,6 +59,7 @@ impl App {
             decisions: Arc::default(),
             streams,
             queues: Queues::default(),
+            accelerator,
             logged_hints: Mutex::default(),
             draining: AtomicBool::new(false),
         }

@@ -3,8 +3,8 @@
 //! A request is read once ([`openai`]), gets its hints ([`hints`]) and tokens ([`prompts`]), is placed
 //! ([`place`]: hash, look up, admit) and forwarded ([`route`]). Where prefill workers stand beside decode workers it
 //! goes to one of each ([`two_hop`]). The admin listener asks the same placement
-//! and answers with the reasons instead ([`explain`]). Decisions are recorded, if they are to be ([`decision_log`]), and can be
-//! asked about later ([`recall`]).
+//! and answers with the reasons instead ([`explain`]), or with what is cached of many prompts ([`overlaps`]). Decisions are
+//! recorded, if they are to be ([`decision_log`]), and can be asked about later ([`recall`]).
 //!
 //! The public listener tells a client nothing about the index or about other clients.
 
@@ -29,6 +29,7 @@ mod handover;
 mod hints;
 mod listener;
 mod openai;
+mod overlaps;
 mod parity;
 mod passthrough;
 mod place;

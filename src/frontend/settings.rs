@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::{admin_token::AdminToken, decision_log::DecisionLogSettings};
 use crate::{
+    accel::AcceleratorSettings,
     fleet::{DEFAULT_INHIBITION, Namespaces, OnConfigMismatch},
     proxy::PoolSettings,
 };
@@ -56,6 +57,8 @@ pub struct FrontendSettings {
     pub admission_check: AdmissionCheck,
     /// Connections to workers.
     pub upstream: PoolSettings,
+    /// What hashes prompts that come in bulk.
+    pub accelerator: AcceleratorSettings,
 }
 
 impl Default for FrontendSettings {
@@ -79,6 +82,7 @@ impl Default for FrontendSettings {
             inhibition: DEFAULT_INHIBITION,
             admission_check: AdmissionCheck::Off,
             upstream: PoolSettings::default(),
+            accelerator: AcceleratorSettings::default(),
         }
     }
 }

@@ -18,6 +18,9 @@ mod cuda_absent;
 mod cuda_choice;
 mod cuda_digests;
 mod cuda_faults;
+mod cuda_frontend;
 #[allow(dead_code, reason = "the tests of NVML use more of it")]
 #[path = "../nvml/stand_in.rs"]
 mod nvml;
+#[path = "../rig/mod.rs"]
+mod rig;

@@ -146,6 +146,7 @@ fn values(
         ("overload-status", settings.overload_status.as_u16().to_string(), below.overload_status.is_some()),
         ("inhibition", settings.inhibition.as_secs().to_string(), below.inhibition.is_some()),
         ("decision-log", decision_log, below.decision_log.is_some()),
+        ("hash-device", settings.accelerator.device.to_string(), below.hash_device.is_some()),
     ]
 }
 
