@@ -143,8 +143,10 @@ impl Stage {
         let uuid = opened.gpu.device().uuid.clone();
         warn!(%failure, uuid, "the GPU is not used for hashing any more; batches of prompts are hashed on the CPU");
         accelerator.status.set(DeviceState::Failed, failure.to_string());
-        // Nothing is given back: a context in this state answers no call, and some would hang.
-        mem::forget(mem::replace(self, Self::Gone));
+        if let Self::Open(opened) = mem::replace(self, Self::Gone) {
+            // Nothing is given back: a context in this state answers no call, and some would hang.
+            mem::forget(opened.gpu);
+        }
     }
 }
 
