@@ -11,12 +11,11 @@ use super::{
     counters::{Outcome, Surface},
     devices, drift,
     first_token::FirstTokenTimes,
-    parity,
+    overlaps, parity,
     prompts::TokenSource,
     queue, session,
 };
 use crate::{
-    accel::{DeviceState, Where},
     event::Tier,
     fleet::{FleetView, PrefillPool, RankMember, SetState, SetView, StreamState, WorkerType},
     index::Totals,
@@ -46,7 +45,7 @@ impl Source for Numbers {
         choices(app, page)?;
         app.decisions.write(page)?;
         stages(app, page)?;
-        batches(app, page)?;
+        overlaps::write(app, page)?;
         sets(app, &view, page)?;
         Ranks::of(&view, app.fleet.now_ms()).write(page)?;
         devices::write(&view, app.fleet.now_ms(), page)?;
@@ -141,21 +140,6 @@ fn stages(app: &App, page: &mut Page<'_>) -> fmt::Result {
         page.histogram(name, help, &histogram.snapshot())?;
     }
     Ok(())
-}
-
-/// Prompts that were hashed in bulk, and the device for them.
-fn batches(app: &App, page: &mut Page<'_>) -> fmt::Result {
-    let status = app.accelerator.status();
-    let state = status.state();
-    let states = DeviceState::ALL.map(|of| ([("state", of.name())], i64::from(of == state)));
-    let states = states.iter().map(|(labels, value)| (&labels[..], *value));
-    page.gauges("hash_device", "1 for the state of the GPU that hashes large batches of prompts", states)?;
-    let places = Where::ALL.map(|place| ([("place", place.name())], place));
-    let places = || places.iter().map(|(labels, place)| (&labels[..], *place));
-    let counts = places().map(|(labels, place)| (labels, status.batches(place)));
-    page.counters("hash_batches", "Batches of prompts hashed, by where", counts)?;
-    let counts = places().map(|(labels, place)| (labels, status.blocks(place)));
-    page.counters("hash_batch_blocks", "Blocks of those batches", counts)
 }
 
 fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {

@@ -4,6 +4,8 @@
 //! question about thousands of them is no place to tokenise. Nothing is chosen and nothing is booked. This is the one place in
 //! a frontend where prompts come in bulk, so it is the one that hashes them through [`accel`](crate::accel).
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -11,9 +13,11 @@ use super::{
     app::App, asked_model::AskedModel, counters::Surface, error::ApiError, hints::Hints, openai::Fields,
 };
 use crate::{
+    accel::{DeviceState, Where},
     fleet::SetView,
     hash::{BatchHasher as _, BatchPrompt, HashedBatch, Identity, Prompt},
     index::{Overlap, Overlaps, Scratch},
+    metrics::Page,
 };
 
 /// A question, read.
@@ -95,4 +99,19 @@ fn holders(set: &SetView, overlaps: &Overlaps<'_>) -> Vec<Value> {
             })
         })
         .collect()
+}
+
+/// Writes what was hashed in bulk, and how the device for it stands.
+pub(super) fn write(app: &App, page: &mut Page<'_>) -> fmt::Result {
+    let status = app.accelerator.status();
+    let state = status.state();
+    let states = DeviceState::ALL.map(|of| ([("state", of.name())], i64::from(of == state)));
+    let states = states.iter().map(|(labels, value)| (&labels[..], *value));
+    page.gauges("hash_device", "1 for the state of the GPU that hashes large batches of prompts", states)?;
+    let places = Where::ALL.map(|place| ([("place", place.name())], place));
+    let places = || places.iter().map(|(labels, place)| (&labels[..], *place));
+    let counts = places().map(|(labels, place)| (labels, status.batches(place)));
+    page.counters("hash_batches", "Batches of prompts hashed, by where", counts)?;
+    let counts = places().map(|(labels, place)| (labels, status.blocks(place)));
+    page.counters("hash_batch_blocks", "Blocks of those batches", counts)
 }

@@ -53,15 +53,21 @@ fn cuda_serves_one_batch_at_a_time() {
             accelerator.hasher(BlockSize::new(64).unwrap()).hash(&text(&tokens), &mut out).unwrap();
             out
         };
-        // Whoever comes second is not made to wait.
-        let (one, other) = thread::scope(|scope| {
-            let other = scope.spawn(hash);
-            (hash(), other.join().unwrap())
-        });
-        assert_eq!(one.all(), expected(&tokens, 64, 1337));
-        assert_eq!(one, other);
-        let [gpu, taken] = [Where::Gpu, Where::Taken].map(|place| accelerator.status().batches(place));
-        assert_eq!((gpu, taken), (1, 1));
+        // Whoever comes second is not made to wait. On a busy machine it may come when the first has left.
+        let count = |place| accelerator.status().batches(place);
+        for round in 1..=20 {
+            let (one, other) = thread::scope(|scope| {
+                let other = scope.spawn(hash);
+                (hash(), other.join().unwrap())
+            });
+            assert_eq!(one.all(), expected(&tokens, 64, 1337));
+            assert_eq!(one, other);
+            assert_eq!(count(Where::Gpu) + count(Where::Taken), 2 * round);
+            if count(Where::Taken) > 0 {
+                return;
+            }
+        }
+        panic!("the two never met");
     });
 }
 
