@@ -29,8 +29,8 @@ pub struct Applied {
     pub attached: u32,
     /// Waiting blocks of the slot dropped because too many wait.
     pub dropped: u32,
-    /// Blocks that found no room: the index has grown to its limit, or a run has more different marks than it can
-    /// keep. They are not held.
+    /// Blocks that found no room: the slot may not grow, the index has grown to its limit, or a run has more different
+    /// marks than it can keep. They are not held.
     pub refused: u32,
     /// Whether the event was ignored because it belongs to an incarnation that is over.
     pub stale: bool,

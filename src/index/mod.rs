@@ -84,6 +84,7 @@ mod pending;
 mod prefix_index;
 mod raw;
 pub mod reference;
+mod split_map;
 mod tree;
 mod writer;
 

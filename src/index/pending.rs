@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahash::AHashMap;
 
-use super::{Applied, copies::Copies};
+use super::{Applied, copies::Copies, split_map::SplitMap};
 use crate::{
     event::{EngineHash, Tier},
     hash::BlockHash,
@@ -14,11 +14,11 @@ use crate::{
 /// All waiting blocks of a shard. A slot's name is either placed or here, never both.
 #[derive(Debug, Default)]
 pub(in crate::index) struct Pending {
-    blocks: AHashMap<(Slot, EngineHash), Waiting>,
+    blocks: SplitMap<(Slot, EngineHash), Waiting>,
     /// The blocks of each slot, oldest first; a slot without any has no entry.
     by_slot: AHashMap<Slot, BTreeMap<Age, EngineHash>>,
     /// Who waits for a name; a name that nobody waits for has no entry.
-    by_awaited: AHashMap<EngineHash, BTreeSet<Waiter>>,
+    by_awaited: SplitMap<EngineHash, BTreeSet<Waiter>>,
     next_age: u64,
 }
 
@@ -59,6 +59,11 @@ impl Waiting {
 impl Pending {
     pub(in crate::index) fn len(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// About how much memory the waiting blocks take: beside their entries, one in each of two trees.
+    pub(in crate::index) fn bytes(&self) -> usize {
+        self.blocks.bytes() + self.by_awaited.bytes() + self.len() * 160
     }
 
     pub(in crate::index) fn len_of(&self, slot: Slot) -> usize {
@@ -144,7 +149,7 @@ impl Pending {
 
     fn link(&mut self, slot: Slot, name: EngineHash, waiting: Waiting) {
         let waiter = Waiter { age: waiting.age, slot, name };
-        self.by_awaited.entry(waiting.awaited(name)).or_default().insert(waiter);
+        self.by_awaited.get_or_default(waiting.awaited(name)).insert(waiter);
         self.by_slot.entry(slot).or_default().insert(waiting.age, name);
         self.blocks.insert((slot, name), waiting);
     }

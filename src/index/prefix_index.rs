@@ -33,7 +33,7 @@ pub struct Totals {
     pub pending: u64,
     /// Waiting blocks ever dropped because too many of one slot waited.
     pub dropped: u64,
-    /// Bytes of the tree's tables, room for growth included.
+    /// Bytes, room for growth included; those of tables other than the tree's are an estimate.
     pub bytes: u64,
 }
 

@@ -47,6 +47,26 @@ impl IndexWriter {
         self.ledger.apply(slot, event)
     }
 
+    /// Applies one event of a slot that may not hold more blocks than it does, because memory is short. Removals and
+    /// clears are as ever, and so is what a store says of blocks under names that the slot uses already; other blocks are
+    /// [refused](Applied::refused). So the slot holds less than its engine, and nothing that the engine has not.
+    ///
+    /// # Panics
+    /// As [`Self::apply`].
+    pub fn apply_without_growth(&mut self, slot: Slot, event: &Event) -> Applied {
+        self.debug_assert_mine(slot);
+        let applied = self.ledger.apply_with(slot, event, false);
+        self.ledger.show_totals();
+        applied
+    }
+
+    /// Bytes that what the shard holds takes, about: what is set aside and free at the moment, and the fixed part of an
+    /// empty index, come on top.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.ledger.memory().used
+    }
+
     /// Applies events in order, telling what each one did. Faster than one by one: what later events need is
     /// asked of the memory while earlier ones are applied.
     ///

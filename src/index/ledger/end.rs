@@ -1,12 +1,11 @@
 //! Everything a slot holds is gone at once, and the work that this leaves is done a little at a time.
 
-use ahash::AHashMap;
 use smallvec::SmallVec;
 
 use super::{Ledger, holder::Block};
 use crate::{
     event::{EngineHash, Tier},
-    index::{Applied, raw::NO_SEAT, tree::Sweep},
+    index::{Applied, raw::NO_SEAT, split_map, tree::Sweep},
 };
 
 /// Work that each event takes over: runs to sweep, and odd names to forget.
@@ -22,7 +21,7 @@ pub(super) struct Endings {
 }
 
 struct OddNames {
-    names: <AHashMap<EngineHash, Block> as IntoIterator>::IntoIter,
+    names: split_map::IntoIter<EngineHash, Block>,
     number: u32,
     serial: u64,
 }

@@ -14,6 +14,8 @@ pub(super) struct Holder {
     /// Of this holding: another one after each clear. 0: holds nothing yet.
     pub(super) serial: u64,
     pub(super) oddities: Oddities,
+    /// Bytes of the oddities when they were last counted.
+    pub(super) counted: u64,
     pub(super) is_used: bool,
     /// The incarnation is over; only a newer generation is listened to.
     pub(super) retired: bool,
@@ -33,6 +35,7 @@ impl Default for Holder {
             seats: [NO_SEAT; 4],
             serial: 0,
             oddities: Oddities::default(),
+            counted: 0,
             is_used: false,
             retired: false,
         }

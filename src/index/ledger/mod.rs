@@ -22,7 +22,6 @@ mod store;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use ahash::AHashMap;
 use smallvec::SmallVec;
 
 use self::{end::Endings, free_seats::FreeSeats, holder::Holder};
@@ -30,7 +29,8 @@ use super::{
     Applied,
     pending::Pending,
     raw::{NO_SEAT, SEATS, Shared},
-    tree::{Place, Tree},
+    split_map::SplitMap,
+    tree::{Memory, Place, Tree},
 };
 use crate::{
     event::{EngineHash, Event, Tier},
@@ -45,7 +45,7 @@ pub(super) struct Ledger {
     /// Which seats of each tier are free.
     free_seats: [FreeSeats; 4],
     /// Who uses a name oddly, and for which block.
-    odd: AHashMap<EngineHash, SmallVec<[OddName; 1]>>,
+    odd: SplitMap<EngineHash, SmallVec<[OddName; 1]>>,
     pending: Pending,
     /// Names that began or ceased to lead somewhere while blocks wait; empty between events.
     changed: Vec<EngineHash>,
@@ -56,6 +56,9 @@ pub(super) struct Ledger {
     next_serial: u64,
     /// Entries the name table is being grown for.
     expected: usize,
+    /// Bytes of all oddities, of which those of one slot are counted anew with each look.
+    oddities: u64,
+    next_counted: usize,
 }
 
 /// One slot's odd use of a name.
@@ -72,7 +75,7 @@ impl Ledger {
             tree: Tree::new(shared, key),
             holders: Vec::new(),
             free_seats: Default::default(),
-            odd: AHashMap::new(),
+            odd: SplitMap::default(),
             pending: Pending::default(),
             changed: Vec::new(),
             endings: Endings::default(),
@@ -81,12 +84,20 @@ impl Ledger {
             counts: [0; 4],
             next_serial: 1,
             expected: 0,
+            oddities: 0,
+            next_counted: 0,
         }
     }
 
     /// Applies an event. What the shard holds in all is [shown](Self::show_totals) later.
     #[inline]
     pub(super) fn apply(&mut self, slot: Slot, event: &Event) -> Applied {
+        self.apply_with(slot, event, true)
+    }
+
+    /// Applies an event of a slot that may hold more after it than before, or not.
+    #[inline(always)]
+    pub(super) fn apply_with(&mut self, slot: Slot, event: &Event, may_grow: bool) -> Applied {
         let mut applied = Applied::default();
         let number = self.tree.shared.number(slot);
         if number >= SEATS {
@@ -100,7 +111,8 @@ impl Ledger {
             return applied;
         }
         match event {
-            Event::Stored(stored) => self.store(number, stored, &mut applied),
+            Event::Stored(stored) if may_grow => self.store(number, stored, &mut applied),
+            Event::Stored(stored) => self.store_known(number, stored, &mut applied),
             Event::Removed(removed) => self.remove(number, removed, &mut applied),
             Event::Cleared(tier) => self.clear(number, *tier, &mut applied),
         }
@@ -182,13 +194,32 @@ impl Ledger {
         self.counts[tier] = self.counts[tier].wrapping_add_signed(blocks);
     }
 
+    /// Bytes of the shard, about.
+    pub(super) fn memory(&self) -> Memory {
+        let Memory { used, free } = self.tree.memory();
+        let side = self.oddities + (self.odd.bytes() + self.pending.bytes()) as u64;
+        Memory { used: used + side, free }
+    }
+
+    fn count_oddities(&mut self) {
+        let Some(holder) = self.holders.get_mut(self.next_counted) else {
+            self.next_counted = 0;
+            return;
+        };
+        let now = holder.oddities.bytes();
+        self.oddities = self.oddities - std::mem::replace(&mut holder.counted, now) + now;
+        self.next_counted += 1;
+    }
+
     /// Shows what the shard holds.
-    pub(super) fn show_totals(&self) {
+    pub(super) fn show_totals(&mut self) {
+        self.count_oddities();
+        let memory = self.memory();
         let totals = &self.tree.shared.totals;
         totals.places.store(self.tree.places(), Relaxed);
         totals.pending.store(self.pending.len() as u64, Relaxed);
         totals.dropped.store(self.dropped, Relaxed);
-        totals.bytes.store(self.tree.bytes(), Relaxed);
+        totals.bytes.store(memory.used + memory.free, Relaxed);
         for (total, count) in totals.blocks.iter().zip(self.counts) {
             total.store(count, Relaxed);
         }

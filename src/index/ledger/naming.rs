@@ -165,7 +165,7 @@ impl Ledger {
         let holder = &mut self.holders[number as usize];
         let odd = OddName { place: block.place, number, serial: holder.serial };
         holder.oddities.insert(name, block);
-        self.odd.entry(name).or_default().push(odd);
+        self.odd.get_or_default(name).push(odd);
     }
 
     /// Takes a name off a slot's account; the marks stay.

@@ -1,12 +1,11 @@
 //! What is out of the ordinary about a slot's blocks; nearly always nothing.
 
-use ahash::AHashMap;
 use smallvec::SmallVec;
 
 use super::holder::Block;
 use crate::{
     event::{EngineHash, Tier},
-    index::{copies::Copies, tree::Place},
+    index::{copies::Copies, split_map::SplitMap, tree::Place},
 };
 
 /// A slot's odd names, and its copies beyond the first. Boxed, so that a slot without any takes one line of memory.
@@ -16,14 +15,20 @@ pub(super) struct Oddities(Option<Box<Tables>>);
 #[derive(Default)]
 struct Tables {
     /// Blocks under odd names.
-    odd: AHashMap<EngineHash, Block>,
+    odd: SplitMap<EngineHash, Block>,
     /// The names of each block that has odd ones.
-    names: AHashMap<Place, SmallVec<[EngineHash; 2]>>,
+    names: SplitMap<Place, SmallVec<[EngineHash; 2]>>,
     /// Copies beyond the first of regular blocks, by tier.
-    spare: AHashMap<(Place, Tier), u32>,
+    spare: SplitMap<(Place, Tier), u32>,
 }
 
 impl Oddities {
+    /// About how much memory they take.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = |tables: &Tables| tables.odd.bytes() + tables.names.bytes() + tables.spare.bytes();
+        self.0.as_deref().map_or(0, bytes) as u64
+    }
+
     /// Whether no block has an odd name.
     #[inline(always)]
     pub(super) fn has_no_names(&self) -> bool {
@@ -45,7 +50,7 @@ impl Oddities {
     pub(super) fn insert(&mut self, name: EngineHash, block: Block) {
         let tables = self.0.get_or_insert_default();
         tables.odd.insert(name, block);
-        tables.names.entry(block.place).or_default().push(name);
+        tables.names.get_or_default(block.place).push(name);
     }
 
     /// Changes the copies of an odd name's block; `false` if the name is not odd.
@@ -92,7 +97,7 @@ impl Oddities {
         let Some(tables) = &mut self.0 else { return Vec::new() };
         tables.spare.retain(|&(_, of), _| of != tier);
         let mut gone = Vec::new();
-        for (&name, block) in &mut tables.odd {
+        for (&name, block) in tables.odd.iter_mut() {
             block.copies.set(tier, 0);
             if block.copies.is_empty() {
                 gone.push((name, *block));
@@ -102,7 +107,7 @@ impl Oddities {
     }
 
     /// All odd names; nothing is left.
-    pub(super) fn take(&mut self) -> Option<AHashMap<EngineHash, Block>> {
+    pub(super) fn take(&mut self) -> Option<SplitMap<EngineHash, Block>> {
         self.0.take().map(|tables| tables.odd)
     }
 

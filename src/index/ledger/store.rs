@@ -33,6 +33,23 @@ impl Ledger {
         }
     }
 
+    /// As [`Self::store`], for a slot that may not hold more than it does: blocks of which it knows the names are
+    /// stored, which adds copies or moves them, and others are passed over.
+    pub(super) fn store_known(&mut self, number: u32, stored: &Stored, applied: &mut Applied) {
+        let slot = self.holders[number as usize].slot;
+        let mut parent = stored.parent;
+        for block in &stored.blocks {
+            let name = block.engine;
+            if self.own(number, name).is_some() || self.pending.get(slot, name).is_some() {
+                self.store_block(number, stored.tier, parent, *block, applied);
+                self.settle(applied);
+            } else {
+                applied.refused += 1;
+            }
+            parent = Some(name);
+        }
+    }
+
     /// Stores as many leading blocks as it can as regular ones, stretch by stretch; how many.
     fn store_chain(&mut self, number: u32, stored: &Stored, applied: &mut Applied) -> usize {
         let blocks = &stored.blocks[..];

@@ -5,13 +5,15 @@
 //!
 //! * A *set* of seats: its length, that many words of 64 seats, then the words' numbers, four to a word, ascending. It is
 //!   sparse: five seats out of 65,535 cost nine words, and 256 dense ones eight.
-//! * A *list* of marks: its length, then one word a mark.
+//! * A *list* of marks: its length, then one word a mark. Those from the run's beginning come first, then those behind holes;
+//!   each part is ordered by where its intervals end. A seat has at most one mark in the first part, so that the writer
+//!   finds a seat's marks among thousands without looking at them all.
 //!
 //! All accesses are relaxed: a handle comes from a header whose version was read with Acquire, and the words of a piece were
 //! stored before the window that published its handle. A reader with a stale handle reads whatever lies there now, within
 //! the chunk, and drops it when it finds the version changed.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{ops::Range, sync::atomic::Ordering::Relaxed};
 
 use super::{
     arena::{Arena, CHUNK},
@@ -85,6 +87,20 @@ impl Mark {
         // The mask keeps a seat made up from stale words within the tables.
         if who & Self::IS_SET != 0 { Who::Set(who & !Self::IS_SET) } else { Who::Seat(who & 0xffff) }
     }
+
+    /// What lists are ordered by; no two marks of a list have the same.
+    #[inline(always)]
+    pub(in crate::index) fn order(self) -> u64 {
+        u64::from(self.start() != 0) << 32 | self.0 >> 32
+    }
+
+    /// The least order of marks from the beginning that end at `end` or behind it.
+    pub(in crate::index) fn first_that_ends_at(end: u32) -> u64 {
+        u64::from(end) << 17
+    }
+
+    /// The least order of marks behind holes.
+    pub(in crate::index) const BEHIND_HOLES: u64 = 1 << 32;
 
     /// Whether it says the same as another, of other seats.
     pub(in crate::index) fn is_like(self, other: Self) -> bool {
@@ -195,8 +211,26 @@ impl Arena<1> {
     /// The marks of a list; none for handle 0.
     #[inline(always)]
     pub(in crate::index) fn marks(&self, list: u32) -> impl ExactSizeIterator<Item = Mark> + '_ {
+        self.marks_at(list, 0..usize::MAX)
+    }
+
+    /// Those marks of a list that stand at some positions, as far as it has so many.
+    #[inline(always)]
+    pub(in crate::index) fn marks_at(
+        &self,
+        list: u32,
+        positions: Range<usize>,
+    ) -> impl ExactSizeIterator<Item = Mark> + '_ {
         let words = if list == 0 { &[] } else { self.piece(list) };
-        words.iter().map(|word| Mark(word.load(Relaxed)))
+        let end = positions.end.min(words.len());
+        words[positions.start.min(end)..end].iter().map(|word| Mark(word.load(Relaxed)))
+    }
+
+    /// Position of the first mark of a list that does not come before `order`. Somewhere in the list, if it is stale.
+    #[inline(always)]
+    pub(in crate::index) fn position(&self, list: u32, order: u64) -> usize {
+        let words = if list == 0 { &[] } else { self.piece(list) };
+        words.partition_point(|word| Mark(word.load(Relaxed)).order() < order)
     }
 
     /// Adds the seats of a set to `seats`. The words of `seats` stay ascending if they were below.

@@ -387,7 +387,8 @@ impl Shared {
                 && offset < mark.end()
                 && self.marks.who_has(mark.who(), seat)
         };
-        self.marks.marks(list).find(covers).map_or(offset, Mark::end)
+        let first = self.marks.position(list, Mark::first_that_ends_at(offset + 1));
+        self.marks.marks_at(list, first..usize::MAX).find(covers).map_or(offset, Mark::end)
     }
 
     /// Whether a seat holds a block of a run; the run's length is the caller's to check.

@@ -163,7 +163,7 @@ impl Tree {
         let Some((start, size)) =
             self.blocks.take(&self.shared.blocks, (length + length / 16 + 2).min(CHUNK))
         else {
-            self.free.push(run);
+            self.families.give_back(run);
             return nothing(point, Stopped::NoRoom);
         };
         // Nobody finds the run before it is in the child table, but a reader may still look at what it was.
@@ -181,7 +181,7 @@ impl Tree {
         let count = self.fill(run, 0, blocks, mapped);
         if count == 0 {
             self.blocks.give(&self.shared.blocks, start, size);
-            self.free.push(run);
+            self.families.give_back(run);
             return nothing(point, Stopped::NameIsTaken);
         }
         let header = self.shared.runs.get(run);
@@ -200,7 +200,7 @@ impl Tree {
     }
 
     fn free_run(&mut self) -> Option<u32> {
-        if let Some(run) = self.free.pop() {
+        if let Some(run) = self.families.take_free() {
             return Some(run);
         }
         let run = self.next_run;
@@ -208,7 +208,7 @@ impl Tree {
             return None;
         }
         self.next_run += 1;
-        self.families.push(Family::default());
+        self.families.add(run);
         Some(run)
     }
 
@@ -236,7 +236,9 @@ impl Tree {
             self.shared.blocks.word(NAME, index).store(block.engine.0, Relaxed);
         }
         if !mapped {
-            self.unmapped.extend((from..).zip(blocks).map(|(offset, _)| Place { run, offset }));
+            for (offset, _) in (from..).zip(blocks) {
+                self.unmapped.insert(Place { run, offset }, ());
+            }
             return blocks.len();
         }
         if blocks.len() > 1 {

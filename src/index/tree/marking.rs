@@ -3,12 +3,15 @@
 //! Sets and lists that grow are written anew into words that nobody reads yet; all that remains for the window in which
 //! readers have to wait is a few stores.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{ops::Range, sync::atomic::Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
 use super::Tree;
 use crate::index::raw::{CHUNK, GPU, Interval, Mark, NO_SEAT, NO_SEATS, SeatSet, Who};
+
+/// Marks that a change in place may move: readers wait meanwhile.
+const MOVED: usize = 8;
 
 /// The new header of a run, and what else changes with it.
 pub(super) struct Marking {
@@ -140,6 +143,21 @@ impl Tree {
         self.shared.marks.marks(marking.lists[list_of(tier)])
     }
 
+    /// Position of the first mark in the list of `tier` that does not begin where the run does.
+    fn behind_holes(&self, marking: &Marking, tier: usize) -> usize {
+        self.shared.marks.position(marking.lists[list_of(tier)], Mark::BEHIND_HOLES)
+    }
+
+    /// Where the last of the marks from the beginning ends, and the last of those behind holes; 0 where there is none.
+    pub(super) fn last_ends(&self, marking: &Marking, tier: usize) -> [u32; 2] {
+        let (list, behind_holes) = (marking.lists[list_of(tier)], self.behind_holes(marking, tier));
+        let end = |marks: Range<usize>| {
+            let last = marks.end.checked_sub(1).filter(|&last| last >= marks.start);
+            last.and_then(|last| self.shared.marks.marks_at(list, last..last + 1).next()).map_or(0, Mark::end)
+        };
+        [end(0..behind_holes), end(behind_holes..self.shared.marks.marks(list).len())]
+    }
+
     pub(super) fn has_marks(marking: &Marking) -> bool {
         marking.lists != [0, 0]
     }
@@ -152,10 +170,20 @@ impl Tree {
         seat: u32,
         wanted: Interval,
     ) -> SmallVec<[Interval; 4]> {
-        let touches =
-            |mark: &Mark| mark.tier() == tier && mark.start() <= wanted.end && mark.end() >= wanted.start;
-        let own = |mark: &Mark| self.shared.marks.who_has(mark.who(), seat);
-        self.marks_of(marking, tier).filter(touches).filter(own).map(Mark::interval).collect()
+        let list = marking.lists[list_of(tier)];
+        let own = |mark: &Mark| {
+            mark.tier() == tier
+                && mark.start() <= wanted.end
+                && mark.end() >= wanted.start
+                && self.shared.marks.who_has(mark.who(), seat)
+        };
+        let marks = &self.shared.marks;
+        let behind_holes = self.behind_holes(marking, tier);
+        let first = marks.position(list, Mark::first_that_ends_at(wanted.start));
+        // From the beginning on there is one at most: whatever comes after it in that part is of others.
+        let from_beginning = marks.marks_at(list, first..behind_holes).find(own);
+        let rest = marks.marks_at(list, behind_holes..usize::MAX).filter(own);
+        from_beginning.into_iter().chain(rest).map(Mark::interval).collect()
     }
 
     /// Takes intervals of a seat away and adds others.
@@ -184,50 +212,53 @@ impl Tree {
         self.set_list(marking, tier, &marks);
     }
 
-    /// The usual change, which concerns no set of seats, without writing the list anew.
+    /// The usual change, which concerns no set of seats and few marks around, without writing the list anew.
     fn remark_in_place(&self, marking: &mut Marking, tier: usize, gone: &[Mark], new: &[Mark]) -> bool {
         let list = marking.lists[list_of(tier)];
-        let length = self.shared.marks.marks(list).len();
+        let arena = &self.shared.marks;
+        let length = arena.marks(list).len();
         let after = length + new.len() - gone.len().min(length);
-        if list == 0 || after == 0 || after + 2 > self.shared.marks.size_of_piece(list) as usize {
+        if list == 0 || after == 0 || after + 2 > arena.size_of_piece(list) as usize {
             return false;
         }
-        // Where the gone ones are; a place that stays is filled by a new one, or by the last of the list.
-        let mut places: SmallVec<[u32; 4]> = SmallVec::new();
-        for (at, mark) in self.shared.marks.marks(list).enumerate() {
-            if gone.contains(&mark) {
-                places.push(at as u32);
-            } else if new.iter().any(|new| mark.is_like(*new)) {
-                return false;
-            }
-        }
-        if places.len() < gone.len() || gone.len() > new.len() + 1 {
+        // Marks between the first and the last that change move up or down; all to the end, if their number changes.
+        let places = || gone.iter().chain(new).map(|mark| arena.position(list, mark.order()));
+        let first = places().min().unwrap_or(length);
+        let last = places().max().filter(|_| after == length).map_or(length, |last| (last + 1).min(length));
+        if last - first > MOVED {
             return false;
         }
-        for (at, mark) in new.iter().enumerate() {
-            let place = places.get(at).copied().unwrap_or((length + at - gone.len()) as u32);
-            marking.stores.push((list + 1 + place, mark.0));
-        }
-        if gone.len() > new.len() {
-            let last = length as u32 - 1;
-            let free = places[new.len()];
-            if free != last && places.contains(&last) {
-                // The last one is itself replaced above: rare enough to write the list anew.
-                marking.stores.truncate(marking.stores.len() - new.len());
+        let old: SmallVec<[Mark; MOVED + 4]> = arena.marks_at(list, first..last).collect();
+        let mut changed = old.clone();
+        let place = |marks: &[Mark], mark: Mark| marks.partition_point(|other| other.order() < mark.order());
+        for &mark in gone {
+            let at = place(&changed, mark);
+            if changed.get(at) != Some(&mark) {
                 return false;
             }
-            let moved = self.shared.marks.word(0, list + 1 + last).load(Relaxed);
-            marking.stores.push((list + 1 + free, moved));
+            changed.remove(at);
         }
-        marking.stores.push((list, after as u64));
+        for &mark in new {
+            let at = place(&changed, mark);
+            if changed.get(at).is_some_and(|other| other.is_like(mark)) {
+                return false;
+            }
+            changed.insert(at, mark);
+        }
+        let index = list + 1 + first as u32;
+        let stores = (index..).zip(&changed).enumerate().filter(|&(at, (_, mark))| old.get(at) != Some(mark));
+        marking.stores.extend(stores.map(|(_, (index, mark))| (index, mark.0)));
+        if after != length {
+            marking.stores.push((list, after as u64));
+        }
         true
     }
 
     /// Takes a seat out of the mark that is like `gone`.
     fn unmark(&mut self, marking: &mut Marking, marks: &mut Vec<Mark>, gone: Mark, seat: u32) {
-        let Some(at) = marks.iter().position(|mark| mark.is_like(gone)) else { return };
+        let Ok(at) = marks.binary_search_by_key(&gone.order(), |mark| mark.order()) else { return };
         let Who::Set(set) = marks[at].who() else {
-            marks.swap_remove(at);
+            marks.remove(at);
             return;
         };
         let mut seats = SeatSet::default();
@@ -238,7 +269,7 @@ impl Tree {
         match self.who_of(&seats) {
             Some(who) => marks[at] = Mark::new(gone.tier(), gone.interval(), who),
             None => {
-                marks.swap_remove(at);
+                marks.remove(at);
             }
         }
     }
@@ -251,9 +282,12 @@ impl Tree {
 
     /// Puts a seat into the mark that is like `new`, or adds that.
     fn mark(&mut self, marking: &mut Marking, marks: &mut Vec<Mark>, new: Mark, seat: u32) {
-        let Some(at) = marks.iter().position(|mark| mark.is_like(new)) else {
-            marks.push(new);
-            return;
+        let at = match marks.binary_search_by_key(&new.order(), |mark| mark.order()) {
+            Ok(at) => at,
+            Err(at) => {
+                marks.insert(at, new);
+                return;
+            }
         };
         let mut seats = SeatSet::default();
         match marks[at].who() {
@@ -282,8 +316,9 @@ impl Tree {
         self.set_list(marking, tier, &marks);
     }
 
-    /// Exactly these marks make up the list of `tier`.
+    /// Exactly these marks, in order, make up the list of `tier`.
     pub(super) fn set_list(&mut self, marking: &mut Marking, tier: usize, marks: &[Mark]) {
+        debug_assert!(marks.is_sorted_by_key(|mark| mark.order()), "found by where they end");
         let list = &mut marking.lists[list_of(tier)];
         if *list != 0 {
             marking.needless.push(*list);

@@ -10,6 +10,7 @@
 //!
 //! A run may have a tail that nobody holds only while a seat that was left is being swept out ([`sweep`]).
 
+mod families;
 mod grow;
 mod hold;
 mod marking;
@@ -18,11 +19,15 @@ mod sweep;
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use ahash::AHashSet;
-
-use self::marking::Marking;
+use self::{
+    families::{Families, Family},
+    marking::Marking,
+};
 pub(super) use self::{grow::Stopped, sweep::Sweep};
-use super::raw::{CONTENT, ChildTableWriter, NAME, NameTable, Names, Shared, Space, prefetch};
+use super::{
+    raw::{CONTENT, ChildTableWriter, NAME, NameTable, Names, Shared, Space, prefetch},
+    split_map::SplitMap,
+};
 
 /// Where a block is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -50,6 +55,15 @@ impl Place {
     }
 }
 
+/// Bytes of a shard.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Memory {
+    /// Taken by what is there.
+    pub(super) used: u64,
+    /// Set aside and free: it is never given back, and is what the index grows into first.
+    pub(super) free: u64,
+}
+
 /// The writer's side of a shard's tree. All accesses to shared words are Relaxed unless said otherwise: nobody else
 /// writes them.
 pub(super) struct Tree {
@@ -58,32 +72,11 @@ pub(super) struct Tree {
     marks: Space<1>,
     children: ChildTableWriter,
     names: NameTable,
-    families: Vec<Family>,
-    /// Numbers of runs that were freed.
-    free: Vec<u32>,
+    families: Families,
     next_run: u32,
     /// Blocks whose name the name table does not lead to, because it leads to another block.
-    unmapped: AHashSet<Place>,
+    unmapped: SplitMap<Place, ()>,
     places: u64,
-}
-
-/// A run's place among runs; the writer's own.
-#[derive(Clone, Copy, Default)]
-struct Family {
-    first_child: u32,
-    /// Siblings, in no order.
-    next: u32,
-    previous: u32,
-    /// No child hangs behind this offset. With [`Family::LOOSE`]: perhaps none hangs at it either, because one went.
-    floor: u32,
-}
-
-impl Family {
-    const LOOSE: u32 = 1 << 31;
-
-    fn floor(self) -> u32 {
-        self.floor & !Self::LOOSE
-    }
 }
 
 impl Tree {
@@ -93,10 +86,9 @@ impl Tree {
             marks: Space::new(&shared.marks),
             children: ChildTableWriter::default(),
             names: NameTable::new(key),
-            families: vec![Family::default()],
-            free: Vec::new(),
+            families: Families::new(),
             next_run: 1,
-            unmapped: AHashSet::new(),
+            unmapped: SplitMap::default(),
             places: 0,
             shared,
         }
@@ -107,11 +99,15 @@ impl Tree {
         self.places
     }
 
-    /// Bytes of the tables and arenas in use, free words in between included.
-    pub(super) fn bytes(&self) -> u64 {
-        let words = |(used, free): (u64, u64)| (used + free) * 8;
-        let runs = u64::from(self.next_run) * (64 + size_of::<Family>() as u64);
-        words(self.blocks.usage()) + words(self.marks.usage()) + self.names.bytes() as u64 + runs
+    /// Bytes of the tables and arenas.
+    pub(super) fn memory(&self) -> Memory {
+        // A run's header and family, and its entry in the child table, which is a third to two thirds full.
+        const RUN: u64 = 64 + size_of::<Family>() as u64 + 16;
+        let (blocks, marks) = (self.blocks.usage(), self.marks.usage());
+        let free = (blocks.1 + marks.1) * 8 + u64::from(self.families.free()) * RUN;
+        let tables = (self.names.bytes() + self.unmapped.bytes()) as u64;
+        let used = (blocks.0 + marks.0) * 8 + u64::from(self.next_run - self.families.free()) * RUN + tables;
+        Memory { used, free }
     }
 
     fn length(&self, run: u32) -> u32 {
@@ -141,7 +137,7 @@ impl Tree {
 
     /// Whether the block's name leads elsewhere, or nowhere.
     pub(super) fn is_unmapped(&self, place: Place) -> bool {
-        !self.unmapped.is_empty() && self.unmapped.contains(&place)
+        !self.unmapped.is_empty() && self.unmapped.contains_key(&place)
     }
 
     /// Gives a block another name, if that leads to no other block; whether it does now. Nobody may call the block by
@@ -161,7 +157,7 @@ impl Tree {
 
     /// Lets a block's name lead to it no more.
     pub(super) fn unmap(&mut self, place: Place) {
-        if self.unmapped.insert(place) {
+        if self.unmapped.insert(place, ()).is_none() {
             self.names.remove(self.shared.name(place.run, place.offset), place.run, place.offset);
         }
     }

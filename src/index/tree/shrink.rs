@@ -21,12 +21,8 @@ impl Tree {
                 return None;
             }
             let length = self.length(run);
-            let held = [GPU, GPU + 1]
-                .into_iter()
-                .flat_map(|list| self.marks_of(&marking, list))
-                .map(Mark::end)
-                .max();
-            let held = held.unwrap_or(0);
+            let ends = [GPU, GPU + 1].map(|list| self.last_ends(&marking, list));
+            let held = ends.into_iter().flatten().max().unwrap_or(0);
             let needed = if held < length { held.max(self.floor(run, held)) } else { held };
             if needed < length {
                 let left = needed.max(length.saturating_sub(most));
@@ -52,15 +48,13 @@ impl Tree {
         let (start, length) = self.shared.runs.get(run).extent();
         for offset in left..length {
             let place = Place { run, offset };
-            if self.unmapped.is_empty() || !self.unmapped.remove(&place) {
+            if self.unmapped.is_empty() || self.unmapped.remove(&place).is_none() {
                 self.names.remove(self.shared.name(run, offset), run, offset);
             }
         }
         self.places -= u64::from(length - left);
         let array = u64::from(start) << 32 | u64::from(left);
-        let promoted = marking.filter(|marking| {
-            left > 0 && self.marks_of(marking, GPU).any(|mark| mark.start() == 0 && mark.end() == left)
-        });
+        let promoted = marking.filter(|marking| left > 0 && self.last_ends(marking, GPU)[0] == left);
         match promoted {
             Some(mut marking) => {
                 self.promote(&mut marking, left);
@@ -122,7 +116,7 @@ impl Tree {
         });
         self.blocks.give(&self.shared.blocks, start, capacity);
         self.leave_family(run, parent, offset);
-        self.free.push(run);
+        self.families.give_back(run);
         parent
     }
 
