@@ -21,7 +21,7 @@ use std::{
 
 use kvroute::{
     fleet::StreamState,
-    ingest::{Contexts, Endpoint, Feed, Note, Purpose, Sink, Stream, StreamSettings, Taken},
+    ingest::{Contexts, Endpoint, Feed, Note, Pace, Purpose, Sink, Stream, StreamSettings, Taken},
 };
 use parking_lot::Mutex;
 
@@ -79,7 +79,7 @@ impl Recorder {
 }
 
 impl Sink for Recorder {
-    fn apply(&mut self, sequence: u64, payload: &[u8], stopped: &dyn Fn() -> bool) -> Taken {
+    fn apply(&mut self, sequence: u64, payload: &[u8], _pace: Pace, stopped: &dyn Fn() -> bool) -> Taken {
         while self.blocked.load(std::sync::atomic::Ordering::Relaxed) && !stopped() {
             thread::sleep(Duration::from_millis(5));
         }
@@ -87,14 +87,14 @@ impl Sink for Recorder {
         Taken::Taken
     }
 
-    fn clear(&mut self, _stopped: &dyn Fn() -> bool) {
+    fn clear(&mut self) {
         let mut seen = self.seen.lock();
         seen.applied.clear();
         seen.clears += 1;
         seen.state = Some(StreamState::Unproven);
     }
 
-    fn publish(&mut self, state: StreamState, _stopped: &dyn Fn() -> bool) {
+    fn publish(&mut self, state: StreamState) {
         let mut seen = self.seen.lock();
         seen.state = Some(state);
         seen.states.push(state);

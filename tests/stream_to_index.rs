@@ -20,7 +20,7 @@ use kvroute::{
     fleet::{StreamState, StreamStatus},
     hash::BlockSize,
     index::PrefixIndex,
-    ingest::{Endpoint, Feed, Ingestor, Source},
+    ingest::{Endpoint, Feed, IngestSettings, Ingestor, Source},
     slot::{Rank, Slot, WorkerId},
 };
 
@@ -46,7 +46,7 @@ impl Rig {
         engine.bind("tcp://127.0.0.1:*").unwrap();
         let address = engine.get_last_endpoint().unwrap().unwrap();
         let (index, writers) = PrefixIndex::new(NonZeroUsize::new(2).unwrap());
-        let ingestor = Ingestor::start(writers).unwrap();
+        let ingestor = Ingestor::start(writers, IngestSettings::default()).unwrap();
         let status = Arc::new(StreamStatus::new(StreamState::Unproven));
         let source = Source {
             slot: SLOT,

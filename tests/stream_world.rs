@@ -75,6 +75,8 @@ struct World {
     /// The highest number applied in what the machine takes for one incarnation.
     highest: Option<u64>,
     state: StreamState,
+    /// Whether the index takes no live batches now.
+    full: bool,
     log: Vec<String>,
 }
 
@@ -105,6 +107,7 @@ impl World {
             held: Vec::new(),
             highest: None,
             state: StreamState::Unproven,
+            full: false,
             log: Vec::new(),
         }
     }
@@ -121,6 +124,8 @@ impl World {
             }
             90..=93 if self.linked => self.cut(),
             94..=95 if self.up => self.kill(),
+            96 => self.full = !self.full && self.rng.bool(),
+            97 if self.rng.u8(..4) == 0 => self.rebuild(),
             _ if !self.up => self.start(),
             _ if !self.linked => self.link(),
             _ => {}
@@ -190,6 +195,10 @@ impl World {
         match travelling {
             Travelling::Connected(engine) => {
                 self.told = Some(engine);
+                if self.held.is_empty() {
+                    // Nothing is known of anybody: whoever it is begins anew.
+                    self.highest = None;
+                }
                 self.machine.connected(self.now);
             }
             Travelling::Disconnected => {
@@ -229,6 +238,20 @@ impl World {
         self.log.push(format!("{:?}", self.now));
         self.machine.poll(self.now);
         self.check();
+        if self.machine.wants_room(self.now) && !self.full {
+            self.log.push("room".into());
+            self.machine.room(self.now);
+            self.check();
+        }
+    }
+
+    /// The index shall be built anew.
+    fn rebuild(&mut self) {
+        self.log.push("rebuild".into());
+        self.highest = None;
+        self.machine.rebuild(self.now);
+        self.check();
+        assert!(self.held.is_empty());
     }
 
     /// Does what the machine asks for, and holds it to its promises.
@@ -239,6 +262,15 @@ impl World {
                 Output::Apply { sequence, payload } => {
                     let said = Said::read(&payload);
                     assert_eq!(said.sequence, sequence);
+                    if self.full && !self.machine.awaits_replay() {
+                        self.log.push("refused".into());
+                        self.machine.refused(self.now, sequence);
+                        assert!(
+                            !self.machine.state().credits_overlap()
+                                || self.machine.state() == StreamState::Incomplete
+                        );
+                        continue;
+                    }
                     if let Some(last) = self.held.last() {
                         assert_eq!(sequence, last.sequence + 1, "a gap was stepped over without a clear");
                     }
@@ -291,7 +323,7 @@ impl World {
 
     /// Peace: the engine is up and answers, nothing is lost, and time passes.
     fn settle(&mut self) {
-        (self.loss, self.answers) = (0.0, true);
+        (self.loss, self.answers, self.full) = (0.0, true, false);
         if !self.up {
             self.start();
         }

@@ -10,7 +10,7 @@ use crate::{
     config::FrontendPlan,
     fleet::{Fleet, RegistrationError},
     frontend::{AdmissionCheck, App, Frontend, Prompts, StartError},
-    ingest::{FleetStreams, StreamSettings},
+    ingest::{FleetStreams, IngestSettings},
     prompt::{Encoder, LoadError},
     select::Mode,
 };
@@ -62,7 +62,8 @@ pub async fn assemble(plan: FrontendPlan) -> Result<Frontend, AssembleError> {
 
 /// The same with tokenizers that are loaded already, in place of the plan's.
 pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Result<Frontend, AssembleError> {
-    let streams = FleetStreams::new(StreamSettings::default());
+    let memory_limit = plan.settings.index_memory_limit;
+    let streams = FleetStreams::new(IngestSettings { memory_limit, ..IngestSettings::default() });
     let fleet = Fleet::new(plan.router.clone(), Box::new(streams.clone()));
     let fleet = fleet.on_config_mismatch(plan.settings.on_config_mismatch);
     let fleet = fleet.inhibiting_for(plan.settings.inhibition);

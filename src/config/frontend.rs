@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 
 use super::{
+    byte_size::ByteSize,
     file::{ConfigFile, FileError, ModelEntry},
     flags::OfTheFrontend,
     token::read_token,
@@ -50,6 +51,10 @@ pub struct FrontendArgs {
     /// Largest request body in bytes; a larger one is answered with 413 [default: 20971520]
     #[arg(long, env = "KVROUTE_MAX_BODY_BYTES", value_name = "BYTES", help_heading = LIMITS)]
     pub max_body_bytes: Option<usize>,
+    /// Memory that the indexes may use together, as 512MiB, 4GiB or plain bytes; near it, ranks that are matched least hold
+    /// no more blocks [default: no limit]
+    #[arg(long, env = "KVROUTE_INDEX_MEMORY_LIMIT", value_name = "BYTES", help_heading = LIMITS)]
+    pub index_memory_limit: Option<ByteSize>,
     /// Seconds that open requests get to finish after SIGTERM or Ctrl-C [default: 30]
     #[arg(long, env = "KVROUTE_DRAIN_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub drain_timeout: Option<u64>,
@@ -250,6 +255,11 @@ impl FrontendArgs {
             admin: SocketAddr::new(admin_host, admin_port),
             admin_token,
             max_body_bytes: self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes),
+            index_memory_limit: self
+                .index_memory_limit
+                .or(below.index_memory_limit)
+                .map(|limit| limit.0)
+                .or(default.index_memory_limit),
             drain_timeout: seconds(self.drain_timeout.or(below.drain_timeout), default.drain_timeout),
             // Router flags say these two, see `FrontendPlan::with`.
             enforce_disagg: default.enforce_disagg,

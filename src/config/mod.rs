@@ -4,6 +4,7 @@
 //! file, that over the default; an empty variable is an unset one. The rooms own the settings structs and their
 //! documented defaults; they are filled here.
 
+mod byte_size;
 mod check;
 mod devices;
 mod doctor;
@@ -20,6 +21,7 @@ mod token;
 mod worker;
 mod worker_file;
 
+pub use byte_size::ByteSize;
 pub use check::{Finding, Report, Severity, check};
 pub use devices::{NvmlArgs, SamplingArgs};
 pub use doctor::{DoctorArgs, DoctorConfigError};

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::{
     fleet::StreamState,
-    ingest::{Contexts, Feed, Note, Sink, Stream, Taken},
+    ingest::{Contexts, Feed, Note, Pace, Sink, Stream, Taken},
 };
 
 /// A stream that is listened to until this is closed or dropped.
@@ -96,7 +96,7 @@ impl Tap {
 struct Recorder(Arc<Mutex<Kept>>);
 
 impl Sink for Recorder {
-    fn apply(&mut self, _sequence: u64, payload: &[u8], _stopped: &dyn Fn() -> bool) -> Taken {
+    fn apply(&mut self, _sequence: u64, payload: &[u8], _pace: Pace, _stopped: &dyn Fn() -> bool) -> Taken {
         let mut kept = self.0.lock();
         kept.count += 1;
         kept.bytes += payload.len();
@@ -109,9 +109,9 @@ impl Sink for Recorder {
         Taken::Taken
     }
 
-    fn clear(&mut self, _stopped: &dyn Fn() -> bool) {}
+    fn clear(&mut self) {}
 
-    fn publish(&mut self, state: StreamState, _stopped: &dyn Fn() -> bool) {
+    fn publish(&mut self, state: StreamState) {
         self.0.lock().state = Some(state);
     }
 

@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 
 /// What is known of one rank's events.
@@ -19,7 +19,8 @@ pub enum StreamState {
     Unproven,
     /// A gap was seen and the missing batches have been asked for.
     Replaying,
-    /// Exact as far as it goes: some batches are lost for good, so the rank may hold more than we know.
+    /// Exact as far as it goes: some batches are lost for good, or the index may not hold what they said, so the rank may
+    /// hold more than we know.
     Incomplete,
     /// Every batch since the engine's start, or since its cache was last empty, has been applied.
     Live,
@@ -74,6 +75,11 @@ pub struct StreamStatus {
     replays: AtomicU64,
     restarts: AtomicU64,
     rejected_batches: AtomicU64,
+    overloads: AtomicU64,
+    overloaded: AtomicBool,
+    growth_stopped: AtomicBool,
+    /// Fleet time at which a request was last sent there for what it has cached; 0 before the first.
+    matched_ms: AtomicU64,
 }
 
 impl StreamStatus {
@@ -90,6 +96,10 @@ impl StreamStatus {
             replays: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             rejected_batches: AtomicU64::new(0),
+            overloads: AtomicU64::new(0),
+            overloaded: AtomicBool::new(false),
+            growth_stopped: AtomicBool::new(false),
+            matched_ms: AtomicU64::new(0),
         }
     }
 
@@ -147,6 +157,42 @@ impl StreamStatus {
         self.rejected_batches.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Notes that batches begin to be dropped because those before them wait, or that they are asked for again.
+    pub fn set_overloaded(&self, overloaded: bool) {
+        if overloaded && !self.overloaded.load(Ordering::Relaxed) {
+            self.overloads.fetch_add(1, Ordering::Relaxed);
+        }
+        self.overloaded.store(overloaded, Ordering::Relaxed);
+    }
+
+    /// Whether batches are being dropped because those before them wait.
+    #[must_use]
+    pub fn overloaded(&self) -> bool {
+        self.overloaded.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the index holds no more blocks of the rank than it does, because memory is short.
+    pub fn set_growth_stopped(&self, stopped: bool) {
+        self.growth_stopped.store(stopped, Ordering::Relaxed);
+    }
+
+    /// Whether the index holds no more blocks of the rank than it does, because memory is short.
+    #[must_use]
+    pub fn growth_stopped(&self) -> bool {
+        self.growth_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a request was sent to the rank and finds some of its prompt cached there; `now_ms` by the fleet's clock.
+    pub fn note_match(&self, now_ms: u64) {
+        self.matched_ms.store(now_ms.max(1), Ordering::Relaxed);
+    }
+
+    /// When a request was last sent there that found some of its prompt cached; 0 if none ever was.
+    #[must_use]
+    pub fn matched_ms(&self) -> u64 {
+        self.matched_ms.load(Ordering::Relaxed)
+    }
+
     /// The counters, for metrics and the admin listener.
     #[must_use]
     pub fn totals(&self) -> StreamTotals {
@@ -156,6 +202,7 @@ impl StreamStatus {
             replays: self.replays.load(Ordering::Relaxed),
             restarts: self.restarts.load(Ordering::Relaxed),
             rejected_batches: self.rejected_batches.load(Ordering::Relaxed),
+            overloads: self.overloads.load(Ordering::Relaxed),
             last_batch_ms: self.last_batch_ms.load(Ordering::Relaxed),
             lag_ms: self.lag_ms.load(Ordering::Relaxed),
         }
@@ -175,6 +222,8 @@ pub struct StreamTotals {
     pub restarts: u64,
     /// Batches whose bytes could not be read.
     pub rejected_batches: u64,
+    /// Times that batches were dropped because those before them waited.
+    pub overloads: u64,
     /// Engine time of the last batch, Unix milliseconds; 0 before the first.
     pub last_batch_ms: u64,
     /// Age of the last batch when it was applied, in milliseconds.

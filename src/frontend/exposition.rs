@@ -11,14 +11,13 @@ use super::{
     counters::{Outcome, Surface},
     devices, drift,
     first_token::FirstTokenTimes,
-    overlaps, parity,
+    index_memory, overlaps, parity,
     prompts::TokenSource,
     queue, session,
 };
 use crate::{
     event::Tier,
     fleet::{FleetView, PrefillPool, RankMember, SetState, SetView, StreamState, WorkerType},
-    index::Totals,
     metrics::{Exposition, Histogram, Labels, Page, Source},
 };
 
@@ -51,7 +50,7 @@ impl Source for Numbers {
         devices::write(&view, app.fleet.now_ms(), page)?;
         parity::write(app, &view, page)?;
         drift::write(&view, page)?;
-        indexes(&view, page)?;
+        index_memory::write(app, &view, page)?;
         events(app, page)
     }
 }
@@ -357,6 +356,22 @@ impl<'a> Ranks<'a> {
             m.status.totals().gaps
         })?;
         self.counter(page, "worker_event_replays", "Replays asked for", |m| m.status.totals().replays)?;
+        self.counter(page, "worker_event_overloads", "Times that batches came too fast", |m| {
+            m.status.totals().overloads
+        })?;
+        let flag = f64::from;
+        self.gauge(
+            page,
+            "worker_event_overloaded",
+            "1 while batches that come too fast are dropped",
+            |_, m| flag(u8::from(m.status.overloaded())),
+        )?;
+        self.gauge(
+            page,
+            "worker_growth_stopped",
+            "1 while the index holds no more of its blocks",
+            |_, m| flag(u8::from(m.status.growth_stopped())),
+        )?;
         self.counter(page, "worker_restarts", "New incarnations recognised", |m| m.status.totals().restarts)?;
         self.counter(page, "worker_unreadable_batches", "Batches that could not be read", |m| {
             m.status.totals().rejected_batches
@@ -417,40 +432,6 @@ impl<'a> Ranks<'a> {
             rows.iter().map(|(labels, value)| (labels as Labels<'_>, *value)),
         )
     }
-}
-
-fn indexes(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
-    let mut seen: Vec<(&str, u32, bool)> = Vec::new();
-    let mut rows: Vec<([(&str, &str); 1], Totals)> = Vec::new();
-    let cohorts = view.sets.iter().flat_map(|set| set.cohorts.iter().map(move |of| (set, &of.cohort)));
-    for (set, cohort) in cohorts {
-        // Cohorts that hash alike share an index, which shall be counted once; a model's others are added.
-        let model = set.key.model.as_str();
-        let hashing = (model, cohort.block_size.get(), cohort.eagle);
-        if seen.contains(&hashing) {
-            continue;
-        }
-        seen.push(hashing);
-        let totals = cohort.index.totals();
-        match rows.iter_mut().find(|(labels, _)| labels[0].1 == model) {
-            Some((_, sum)) => {
-                sum.places += totals.places;
-                sum.pending += totals.pending;
-                sum.dropped += totals.dropped;
-                sum.bytes += totals.bytes;
-            }
-            None => rows.push(([("model", model)], totals)),
-        }
-    }
-    let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    let places = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.places)));
-    page.gauges("index_places", "Distinct blocks in the index", places)?;
-    let bytes = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.bytes)));
-    page.gauges("index_bytes", "Memory of the index, room for growth included", bytes)?;
-    let pending = rows.iter().map(|(labels, of)| (&labels[..], gauge(of.pending)));
-    page.gauges("index_pending_blocks", "Blocks that wait for a parent, never credited", pending)?;
-    let dropped = rows.iter().map(|(labels, of)| (&labels[..], of.dropped));
-    page.counters("index_dropped_blocks", "Waiting blocks given up at the limit", dropped)
 }
 
 fn events(app: &App, page: &mut Page<'_>) -> fmt::Result {

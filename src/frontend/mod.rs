@@ -27,6 +27,7 @@ mod exposition;
 mod first_token;
 mod handover;
 mod hints;
+mod index_memory;
 mod listener;
 mod openai;
 mod overlaps;

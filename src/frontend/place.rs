@@ -387,6 +387,9 @@ impl Placing<'_> {
         if let Some(expected) = member.expected.as_ref().filter(|_| set.config.mode == Mode::Kv) {
             expected.kept_by.sent(hashes, sequence);
         }
+        if choice.overlap.total() > 0 {
+            member.status.note_match(fleet.now_ms());
+        }
         let predicted = choice.cost.and_then(|cost| cost.first_token());
         let times = || counters.first_tokens.of(&set.key);
         let first_token = FirstToken::expect(fleet.clock(), now, predicted, times);

@@ -27,6 +27,8 @@ pub struct FrontendSettings {
     pub admin_token: Option<AdminToken>,
     /// Largest request body, in bytes; a larger one is a 413. Default 20 MiB.
     pub max_body_bytes: usize,
+    /// Bytes that the indexes may use together. Default: no limit.
+    pub index_memory_limit: Option<u64>,
     /// What open requests get to finish in when the frontend stops. Default 30 s.
     pub drain_timeout: Duration,
     /// How many other workers are tried when one cannot be reached. Default 2.
@@ -68,6 +70,7 @@ impl Default for FrontendSettings {
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 9091)),
             admin_token: None,
             max_body_bytes: 20 << 20,
+            index_memory_limit: None,
             drain_timeout: Duration::from_secs(30),
             retries: 2,
             on_config_mismatch: OnConfigMismatch::Stop,

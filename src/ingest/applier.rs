@@ -4,16 +4,19 @@ use std::{
     io,
     sync::Arc,
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use super::{
+    budget::{Budget, IndexMemory, Member},
     counters::Counters,
     expected::Block,
     expecting::{Expecting, Notices},
     gate::{Gate, Ticket},
     handle::Stream,
     index_sink::{IndexSink, Source},
+    lane::{Lane, Turn},
+    settings::IngestSettings,
     source::{Contexts, SourceError},
 };
 use crate::{
@@ -23,16 +26,12 @@ use crate::{
     slot::Slot,
 };
 use ahash::AHashMap;
-use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-/// Batches that may wait for one applier. A second's worth of a busy fleet: enough that a pause of the applier
-/// stops no stream, few enough that a stream's credit never lags far behind its engine.
-const QUEUE: usize = 1_024;
 /// Blocks that tables are made for beforehand at most: a card may say anything, and 64 million take half a gigabyte.
 const MOST_EXPECTED: u64 = 64 << 20;
-/// How often a blocked stream looks whether it is to stop.
-const STOP_CHECK: Duration = Duration::from_millis(20);
 
 /// Owns the index's writers, one applier thread each, and opens streams into them.
 ///
@@ -41,26 +40,42 @@ const STOP_CHECK: Duration = Duration::from_millis(20);
 ///
 /// Appliers end once the ingestor and every stream opened through it are dropped.
 pub struct Ingestor {
-    queues: Vec<Sender<Job>>,
+    appliers: Vec<Sender<Turn>>,
+    /// Of the ranks that have streams, or had and are not retired.
+    lanes: Mutex<AHashMap<Slot, Lane>>,
     contexts: Contexts,
+    settings: IngestSettings,
+    budget: Arc<Budget>,
     counters: Arc<Counters>,
 }
 
 impl Ingestor {
-    /// Starts an applier for each writer of an index.
+    /// Starts an applier for each writer of an index, with a memory limit of its own if `settings` has one.
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn start(writers: Vec<IndexWriter>) -> io::Result<Self> {
+    pub fn start(writers: Vec<IndexWriter>, settings: IngestSettings) -> io::Result<Self> {
+        Self::start_within(writers, settings, Arc::new(Budget::new(&settings)))
+    }
+
+    /// The same within a budget that others share.
+    pub(super) fn start_within(
+        writers: Vec<IndexWriter>,
+        settings: IngestSettings,
+        budget: Arc<Budget>,
+    ) -> io::Result<Self> {
         let counters = Arc::new(Counters::default());
-        let mut queues = Vec::with_capacity(writers.len());
+        let mut appliers = Vec::with_capacity(writers.len());
         for (shard, writer) in writers.into_iter().enumerate() {
-            let (queue, jobs) = bounded(QUEUE);
-            let applier = Applier::new(writer, Arc::clone(&counters));
-            thread::Builder::new().name(format!("kv-apply-{shard}")).spawn(move || applier.run(&jobs))?;
-            queues.push(queue);
+            // A turn for each rank at most.
+            let (turns, inbox) = unbounded();
+            let mut applier = Applier::new(writer, Arc::clone(&counters), Arc::clone(&budget));
+            applier.before_batch = settings.before_batch;
+            thread::Builder::new().name(format!("kv-apply-{shard}")).spawn(move || applier.run(&inbox))?;
+            appliers.push(turns);
         }
-        Ok(Self { queues, contexts: Contexts::new(), counters })
+        let (lanes, contexts) = (Mutex::default(), Contexts::new());
+        Ok(Self { appliers, lanes, contexts, settings, budget, counters })
     }
 
     /// Opens a rank's event stream, whose `status` is unproven from here on. Dropping the stream ends it; call [`Ingestor::retire`] after that.
@@ -68,33 +83,43 @@ impl Ingestor {
     /// # Errors
     /// See [`Stream::open`].
     pub fn open(&self, source: Source, status: Arc<StreamStatus>) -> Result<Stream, SourceError> {
-        let Some(queue) = self.queue(source.slot) else { return Err(SourceError::NoWriter) };
+        let Some(lane) = self.lane(source.slot) else { return Err(SourceError::NoWriter) };
         if let Some(room) = source.room {
-            // An error means that the applier is gone, and nobody will wait for its tables.
-            let _ = queue.send(Job::Expect(source.slot, room));
+            lane.put(Job::Expect(source.slot, room));
         }
+        let (slot, worker, rank) = (source.slot, source.worker, source.rank);
         let feed = source.feed.clone();
         let gate = Gate::new(status);
         gate.withdraw();
-        let sink = IndexSink::new(source, gate, queue.clone(), Arc::clone(&self.counters));
-        Stream::open(&self.contexts, &feed, sink)
+        let sink = IndexSink::new(source, Arc::clone(&gate), lane.clone(), Arc::clone(&self.counters));
+        let stream = Stream::open(&self.contexts, &feed, sink)?;
+        let rebuild = stream
+            .rebuild()
+            .map_err(|source| SourceError::Spawn { address: feed.endpoint.address, source })?;
+        self.budget.enter(Member { slot, worker, rank, gate, rebuild });
+        self.lanes.lock().insert(slot, lane);
+        Ok(stream)
     }
 
     /// Expects what is told to be sent to a rank to be cached there, and writes that to the index as what `slot` holds, until
     /// that is retired. Slots that are given out one after the other may be in different shards; then what the stream of `rank`
     /// says of its cache is not heard there.
     pub(super) fn expect(&self, rank: Slot, slot: Slot, limits: ExpectedLimits) -> Option<Notices> {
-        let queue = self.queue(slot)?.clone();
-        queue.send(Job::Begin { rank, slot, limits }).ok()?;
-        Some(Notices { slot, queue, counters: Arc::clone(&self.counters) })
+        let is_beside = self.shard(rank) == self.shard(slot);
+        let mut lanes = self.lanes.lock();
+        // In one queue with what the rank's stream says, so that what it empties stays empty.
+        let lane = lanes.get(&rank).filter(|_| is_beside).cloned().or_else(|| self.lane(slot))?;
+        lane.put(Job::Begin { rank, slot, limits });
+        lanes.insert(slot, lane.clone());
+        Some(Notices { slot, lane, counters: Arc::clone(&self.counters) })
     }
 
-    /// Drops everything the index holds of `slot`, after all that its stream has queued so far. Blocks while the
-    /// queue is full, which lasts as long as an applier takes for a batch.
+    /// Drops everything the index holds of `slot`, after all that its stream has queued so far.
     pub fn retire(&self, slot: Slot) {
-        if let Some(queue) = self.queue(slot) {
-            // An error means that the applier is gone, and the index's writer with it.
-            let _ = queue.send(Job::Retire(slot));
+        self.budget.leave(slot);
+        let lane = self.lanes.lock().remove(&slot);
+        if let Some(lane) = lane.or_else(|| self.lane(slot)) {
+            lane.put(Job::Retire(slot));
         }
     }
 
@@ -104,15 +129,33 @@ impl Ingestor {
         &self.counters
     }
 
-    /// Batches that wait, one number an applier.
+    /// Batches and changes of state that wait, one number an applier.
     #[must_use]
     pub fn queued(&self) -> Vec<usize> {
-        self.queues.iter().map(Sender::len).collect()
+        let mut queued = vec![0; self.appliers.len()];
+        for (slot, lane) in self.lanes.lock().iter() {
+            if let Some(queued) = queued.get_mut(self.shard(*slot)) {
+                *queued += lane.len();
+            }
+        }
+        queued
     }
 
-    fn queue(&self, slot: Slot) -> Option<&Sender<Job>> {
-        // The index's rule for which writer a slot's events go to.
-        self.queues.get(slot.index as usize % self.queues.len().max(1))
+    /// What the indexes of the ingestor's budget use.
+    #[must_use]
+    pub fn memory(&self) -> IndexMemory {
+        self.budget.memory()
+    }
+
+    /// The index's rule for which writer a slot's events go to.
+    fn shard(&self, slot: Slot) -> usize {
+        slot.index as usize % self.appliers.len().max(1)
+    }
+
+    /// A queue for what concerns a slot.
+    fn lane(&self, slot: Slot) -> Option<Lane> {
+        let turns = self.appliers.get(self.shard(slot))?;
+        Some(Lane::new(turns.clone(), &self.settings))
     }
 }
 
@@ -146,93 +189,119 @@ pub(super) struct Batch {
     pub(super) gate: Arc<Gate>,
 }
 
-/// Puts a job into a queue, waiting while it is full; gives up when `stopped` says so.
-pub(super) fn enqueue(queue: &Sender<Job>, mut job: Job, stopped: &dyn Fn() -> bool) {
-    while let Err(SendTimeoutError::Timeout(back)) = queue.send_timeout(job, STOP_CHECK) {
-        if stopped() {
-            return;
-        }
-        job = back;
-    }
-}
-
 struct Applier {
     writer: IndexWriter,
     counters: Arc<Counters>,
+    budget: Arc<Budget>,
+    /// Bytes that the budget knows of.
+    noted: u64,
     /// Room of the caches whose ranks are here, by slot index.
     rooms: AHashMap<u32, u64>,
     expecting: Expecting,
+    before_batch: Option<fn(Slot)>,
 }
 
 impl Applier {
-    fn new(writer: IndexWriter, counters: Arc<Counters>) -> Self {
-        Self { writer, counters, rooms: AHashMap::new(), expecting: Expecting::new() }
+    fn new(writer: IndexWriter, counters: Arc<Counters>, budget: Arc<Budget>) -> Self {
+        let (rooms, expecting) = (AHashMap::new(), Expecting::new());
+        Self { writer, counters, budget, noted: 0, rooms, expecting, before_batch: None }
     }
 
-    fn run(mut self, jobs: &Receiver<Job>) {
+    fn run(mut self, turns: &Receiver<Turn>) {
         let mut untidy = false;
         loop {
             self.expecting.expire(&mut self.writer);
             // What clears and growth leave to do is done with later events, or now if none waits.
-            let job = match jobs.try_recv() {
-                Ok(job) => job,
+            let turn = match turns.try_recv() {
+                Ok(turn) => turn,
                 Err(TryRecvError::Empty) if untidy => {
                     untidy = self.writer.tidy();
+                    self.note_memory();
                     continue;
                 }
-                Err(TryRecvError::Empty) => match self.wait(jobs) {
-                    Ok(job) => job,
-                    Err(RecvTimeoutError::Timeout) => continue,
-                    Err(RecvTimeoutError::Disconnected) => return,
+                Err(TryRecvError::Empty) => match self.wait(turns) {
+                    Ok(turn) => turn,
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.note_memory();
+                        continue;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => break,
                 },
-                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Disconnected) => break,
             };
             untidy = true;
-            match job {
-                Job::Batch(batch) => self.apply(&batch),
-                Job::Clear(slot, gate) => {
-                    let gone = self.writer.apply(slot, &Event::Cleared(None));
-                    self.counters.note_blocks(gone);
-                    self.expecting.emptied(slot, &mut self.writer);
-                    gate.status().set_cursor(None);
-                }
-                Job::State(state, ticket, gate) => gate.grant(state, ticket),
-                Job::Retire(slot) => {
-                    let gone = self.writer.retire(slot);
-                    self.counters.note_blocks(gone);
-                    self.rooms.remove(&slot.index);
-                    self.expecting.end(slot);
-                }
-                Job::Expect(slot, room) => {
-                    self.rooms.insert(slot.index, room);
-                    self.writer.expect(self.rooms.values().sum::<u64>().min(MOST_EXPECTED) as usize);
-                }
-                Job::Begin { rank, slot, limits } => self.expecting.begin(rank, slot, limits),
-                Job::Sent(slot, prompt) => self.expecting.sent(slot, &prompt, &mut self.writer),
-                Job::Doubt(slot) => self.expecting.doubt(slot, &mut self.writer),
+            if let Some(job) = turn.take() {
+                self.work(job);
             }
+            self.note_memory();
+        }
+        self.budget.note(&mut self.noted, 0);
+    }
+
+    fn note_memory(&mut self) {
+        self.budget.note(&mut self.noted, self.writer.used_bytes());
+    }
+
+    fn work(&mut self, job: Job) {
+        match job {
+            Job::Batch(batch) => self.apply(&batch),
+            Job::Clear(slot, gate) => {
+                let gone = self.writer.apply(slot, &Event::Cleared(None));
+                self.counters.note_blocks(gone);
+                self.expecting.emptied(slot, &mut self.writer);
+                gate.status().set_cursor(None);
+                self.budget.emptied(slot);
+            }
+            Job::State(state, ticket, gate) => gate.grant(state, ticket),
+            Job::Retire(slot) => {
+                let gone = self.writer.retire(slot);
+                self.counters.note_blocks(gone);
+                self.rooms.remove(&slot.index);
+                self.expecting.end(slot);
+            }
+            Job::Expect(slot, room) => {
+                self.rooms.insert(slot.index, room);
+                let all = self.rooms.values().sum::<u64>().min(MOST_EXPECTED);
+                self.writer.expect(self.budget.expected(all) as usize);
+            }
+            Job::Begin { rank, slot, limits } => self.expecting.begin(rank, slot, limits),
+            // Guesses give way before anything that engines said.
+            Job::Sent(..) if self.budget.is_tight() => self.counters.note_unheard_prompt(),
+            Job::Sent(slot, prompt) => self.expecting.sent(slot, &prompt, &mut self.writer),
+            Job::Doubt(slot) => self.expecting.doubt(slot, &mut self.writer),
         }
     }
 
-    /// The next job, or that it is time to look at what is expected.
-    fn wait(&self, jobs: &Receiver<Job>) -> Result<Job, RecvTimeoutError> {
-        match self.expecting.wait() {
-            Some(wait) => jobs.recv_timeout(wait),
-            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    /// The next turn, or that it is time to look at what is expected, or whether a rank may grow again.
+    fn wait(&self, turns: &Receiver<Turn>) -> Result<Turn, RecvTimeoutError> {
+        match [self.expecting.wait(), self.budget.wait()].into_iter().flatten().min() {
+            Some(wait) => turns.recv_timeout(wait),
+            None => turns.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
     }
 
     fn apply(&mut self, batch: &Batch) {
-        let events: SmallVec<[(Slot, &Event); 32]> =
-            batch.events.iter().map(|event| (batch.slot, event)).collect();
-        self.writer.apply_all(&events, |event, applied| self.counters.note_applied(event, applied));
+        if let Some(before) = self.before_batch {
+            before(batch.slot);
+        }
+        let status = batch.gate.status();
+        if status.growth_stopped() {
+            for event in &batch.events {
+                let applied = self.writer.apply_without_growth(batch.slot, event);
+                self.counters.note_applied(event, applied);
+            }
+        } else {
+            let events: SmallVec<[(Slot, &Event); 32]> =
+                batch.events.iter().map(|event| (batch.slot, event)).collect();
+            self.writer.apply_all(&events, |event, applied| self.counters.note_applied(event, applied));
+        }
         if batch.events.iter().any(|event| matches!(event, Event::Cleared(None))) {
             self.expecting.emptied(batch.slot, &mut self.writer);
         }
         let lag = if batch.timestamp_ms == 0 { 0 } else { unix_ms().saturating_sub(batch.timestamp_ms) };
-        batch.gate.status().note_batch(batch.timestamp_ms, lag);
+        status.note_batch(batch.timestamp_ms, lag);
         // After the writes: whoever sees the cursor relies on them.
-        batch.gate.status().set_cursor(Some(batch.sequence));
+        status.set_cursor(Some(batch.sequence));
     }
 }
 
@@ -267,10 +336,13 @@ mod tests {
     fn applied(jobs: Vec<Job>) -> (PrefixIndex, Counters) {
         let (index, mut writers) = PrefixIndex::new(NonZeroUsize::MIN);
         let counters = Arc::new(Counters::default());
-        let (queue, inbox) = crossbeam_channel::unbounded();
-        jobs.into_iter().for_each(|job| queue.send(job).unwrap());
-        drop(queue);
-        Applier::new(writers.remove(0), Arc::clone(&counters)).run(&inbox);
+        let (turns, inbox) = unbounded();
+        let settings = IngestSettings::default();
+        let lane = Lane::new(turns, &settings);
+        jobs.into_iter().for_each(|job| lane.put(job));
+        drop(lane);
+        let budget = Arc::new(Budget::new(&settings));
+        Applier::new(writers.remove(0), Arc::clone(&counters), budget).run(&inbox);
         (index, Arc::into_inner(counters).unwrap())
     }
 
@@ -348,18 +420,5 @@ mod tests {
         // A rank without events is its own.
         assert_eq!(held(vec![begin(SLOT), sent(SLOT)], SLOT), 2);
         assert_eq!(held(vec![begin(SLOT), sent(SLOT), Job::Retire(SLOT), sent(SLOT)], SLOT), 0);
-    }
-
-    #[test]
-    fn a_full_queue_blocks_until_there_is_room_or_the_stream_stops() {
-        let (queue, inbox) = bounded(1);
-        enqueue(&queue, Job::Retire(SLOT), &|| false);
-        enqueue(&queue, Job::Retire(SLOT), &|| true);
-        assert_eq!(inbox.len(), 1);
-        thread::scope(|scope| {
-            scope.spawn(|| enqueue(&queue, Job::Retire(SLOT), &|| false));
-            assert!(inbox.recv().is_ok());
-            assert!(inbox.recv().is_ok());
-        });
     }
 }

@@ -10,7 +10,7 @@ use zmq::Message;
 
 use super::{
     handle::Inbox,
-    sink::{Note, Sink, Taken},
+    sink::{Note, Pace, Sink, Taken},
     source::{Arrival, EndpointMode, Feed, Lent, ReplaySocket, Subscriber, SubscriberEvent},
     stream::{Output, StreamMachine},
 };
@@ -57,8 +57,13 @@ impl<S: Sink> Driver<S> {
     pub(super) fn run(mut self) {
         while !self.inbox.stopped() {
             self.wait();
+            self.inbox.empty();
             if self.inbox.engine_started() {
                 self.machine.engine_start_changed(self.now());
+                self.drain();
+            }
+            if self.inbox.rebuild_wanted() {
+                self.machine.rebuild(self.now());
                 self.drain();
             }
             if self.inbox.resync_wanted() {
@@ -71,6 +76,10 @@ impl<S: Sink> Driver<S> {
             // Last: a deadline counts only once everything that has arrived was told.
             self.machine.poll(self.now());
             self.drain();
+            if self.machine.wants_room(self.now()) && self.sink.has_room() {
+                self.machine.room(self.now());
+                self.drain();
+            }
             self.reopen();
         }
     }
@@ -194,13 +203,17 @@ impl<S: Sink> Driver<S> {
         let stopped = self.inbox.stop_check();
         while let Some(output) = self.machine.next_output() {
             match output {
-                Output::Apply { sequence, payload } => match self.sink.apply(sequence, &payload, &stopped) {
-                    Taken::Taken => {}
-                    Taken::Emptied => self.machine.emptied(sequence),
-                    Taken::Unreadable => self.machine.unreadable(sequence),
-                },
-                Output::Clear => self.sink.clear(&stopped),
-                Output::State(state) => self.sink.publish(state, &stopped),
+                Output::Apply { sequence, payload } => {
+                    let pace = if self.machine.awaits_replay() { Pace::Replay } else { Pace::Live };
+                    match self.sink.apply(sequence, &payload, pace, &stopped) {
+                        Taken::Taken => {}
+                        Taken::Emptied => self.machine.emptied(sequence),
+                        Taken::Unreadable => self.machine.unreadable(sequence),
+                        Taken::Refused => self.machine.refused(self.now(), sequence),
+                    }
+                }
+                Output::Clear => self.sink.clear(),
+                Output::State(state) => self.sink.publish(state),
                 Output::GapFound => self.sink.note(Note::Gap),
                 Output::RestartFound => self.sink.note(Note::Restart),
                 Output::AskReplay { from, purpose } => {

@@ -6,12 +6,12 @@ use std::{
 };
 
 use ahash::AHashMap;
-use crossbeam_channel::{Sender, TrySendError};
 
 use super::{
     applier::Job,
     counters::Counters,
     expected::{Block, Expected},
+    lane::{Lane, Put},
 };
 use crate::{
     fleet::{Expectations, ExpectedLimits},
@@ -27,7 +27,7 @@ const ROUNDING: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Notices {
     pub(super) slot: Slot,
-    pub(super) queue: Sender<Job>,
+    pub(super) lane: Lane,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -38,14 +38,14 @@ impl Expectations for Notices {
         }
         let prompt: Vec<Block> = blocks.iter().copied().zip(sequence.iter().copied()).collect();
         // A request does not wait for the applier. What it misses is a guess the less.
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(Job::Sent(self.slot, prompt)) {
+        if self.lane.try_put(prompt.len(), Job::Sent(self.slot, prompt)) == Put::Refused {
             self.counters.note_unheard_prompt();
         }
     }
 
     fn doubt(&self) {
         // Nor does this: at worst the blocks stay until their time is over, or others need their place.
-        let _ = self.queue.try_send(Job::Doubt(self.slot));
+        let _ = self.lane.try_put(0, Job::Doubt(self.slot));
     }
 }
 

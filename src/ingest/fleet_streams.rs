@@ -8,11 +8,12 @@ use tracing::error;
 
 use super::{
     applier::Ingestor,
+    budget::{Budget, IndexMemory},
     counters::IngestTotals,
     handle::Stream,
     index_sink::Source,
+    settings::IngestSettings,
     source::{Endpoint, Feed},
-    stream::StreamSettings,
 };
 use crate::{
     fleet::{Expectations, ExpectedLimits, IndexKey, StreamDirection, StreamSource, StreamStatus, Streams},
@@ -22,12 +23,14 @@ use crate::{
 
 /// Runs the streams of a fleet: an [`Ingestor`] per index, a [`Stream`] per rank that has one. Clones share
 /// them, so that one can go to the fleet and another to whoever reads the totals.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct FleetStreams {
     /// Held to look something up or to put it in, never while sockets open, threads end or a queue is full: a scrape
     /// must not wait for those.
     open: Arc<Mutex<Open>>,
-    settings: StreamSettings,
+    settings: IngestSettings,
+    /// Of all indexes together.
+    budget: Arc<Budget>,
 }
 
 #[derive(Default)]
@@ -39,8 +42,14 @@ struct Open {
 impl FleetStreams {
     /// No streams yet; those that come keep to `settings`.
     #[must_use]
-    pub fn new(settings: StreamSettings) -> Self {
-        Self { open: Arc::default(), settings }
+    pub fn new(settings: IngestSettings) -> Self {
+        Self { open: Arc::default(), settings, budget: Arc::new(Budget::new(&settings)) }
+    }
+
+    /// What all indexes together use, and may.
+    #[must_use]
+    pub fn memory(&self) -> IndexMemory {
+        self.budget.memory()
     }
 
     fn ingestor(&self, key: &IndexKey) -> Option<Arc<Ingestor>> {
@@ -66,7 +75,7 @@ impl FleetStreams {
 
 impl Streams for FleetStreams {
     fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) {
-        match Ingestor::start(writers) {
+        match Ingestor::start_within(writers, self.settings, Arc::clone(&self.budget)) {
             Ok(ingestor) => {
                 self.open.lock().ingestors.insert(key.clone(), Arc::new(ingestor));
             }
@@ -90,7 +99,7 @@ impl Streams for FleetStreams {
             StreamDirection::Connect => Endpoint::connect(source.events),
             StreamDirection::Bind => Endpoint::bind(source.events),
         };
-        let feed = Feed { replay: source.replay, settings: self.settings, ..Feed::new(endpoint) };
+        let feed = Feed { replay: source.replay, settings: self.settings.stream, ..Feed::new(endpoint) };
         let source = Source { slot, worker, rank, feed, block_size, eagle, room };
         let stream = ingestor.open(source, status).map_err(|error| error.to_string())?;
         self.open.lock().streams.insert(slot, stream);

@@ -11,18 +11,36 @@ use crate::fleet::{StreamState, StreamStatus};
 /// Two threads write it. The stream's thread withdraws credit the moment there is doubt; the applier grants
 /// it once the index is there. A grant that was queued before a withdrawal must not undo it, so every
 /// withdrawal makes the tickets given out before it void.
+///
+/// A stream that is live for all that was published is incomplete here while the index may not hold what it says: while its
+/// rank may not grow, and from the first batch that was not taken until a state is granted that was decided on after.
+#[derive(Debug)]
 pub(super) struct Gate {
     status: Arc<StreamStatus>,
-    withdrawals: Mutex<u64>,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    withdrawals: u64,
+    granted: StreamState,
+    growth_stopped: bool,
+    /// Overloads that began, those that ended for the stream's thread, and those that ended for the applier, too.
+    overloads: [u64; 3],
 }
 
 /// Says that a state was decided on before any later withdrawal.
 #[derive(Clone, Copy)]
-pub(super) struct Ticket(u64);
+pub(super) struct Ticket {
+    withdrawals: u64,
+    overloads: u64,
+}
 
 impl Gate {
     pub(super) fn new(status: Arc<StreamStatus>) -> Arc<Self> {
-        Arc::new(Self { status, withdrawals: Mutex::new(0) })
+        let granted = status.state();
+        let inside = Inside { withdrawals: 0, granted, growth_stopped: false, overloads: [0; 3] };
+        Arc::new(Self { status, inside: Mutex::new(inside) })
     }
 
     pub(super) fn status(&self) -> &StreamStatus {
@@ -31,21 +49,58 @@ impl Gate {
 
     /// From now on nothing is credited, whatever is still queued.
     pub(super) fn withdraw(&self) {
-        let mut withdrawals = self.withdrawals.lock();
-        *withdrawals += 1;
-        self.status.set_state(StreamState::Unproven);
+        self.change(|inside| {
+            inside.withdrawals += 1;
+            inside.granted = StreamState::Unproven;
+        });
     }
 
     pub(super) fn ticket(&self) -> Ticket {
-        Ticket(*self.withdrawals.lock())
+        let inside = self.inside.lock();
+        Ticket { withdrawals: inside.withdrawals, overloads: inside.overloads[1] }
     }
 
     pub(super) fn grant(&self, state: StreamState, ticket: Ticket) {
-        // Held while the state is written, or a withdrawal could come between the look and the write.
-        let withdrawals = self.withdrawals.lock();
-        if *withdrawals == ticket.0 {
-            self.status.set_state(state);
-        }
+        self.change(|inside| {
+            inside.overloads[2] = inside.overloads[2].max(ticket.overloads);
+            if inside.withdrawals == ticket.withdrawals {
+                inside.granted = state;
+            }
+        });
+    }
+
+    /// A batch was not taken.
+    pub(super) fn begin_overload(&self) {
+        self.change(|inside| inside.overloads[0] += 1);
+    }
+
+    /// Batches are taken again; tickets from here on know of it.
+    pub(super) fn end_overload(&self) {
+        self.change(|inside| inside.overloads[1] = inside.overloads[0]);
+    }
+
+    /// From the next batch on the rank holds no more blocks than it does.
+    pub(super) fn stop_growth(&self) {
+        self.change(|inside| inside.growth_stopped = true);
+    }
+
+    pub(super) fn start_growth(&self) {
+        self.change(|inside| inside.growth_stopped = false);
+    }
+
+    /// Changes what is inside and shows what comes of it, under the lock: a look and a write with another's write in
+    /// between would show what is over.
+    fn change(&self, change: impl FnOnce(&mut Inside)) {
+        let mut inside = self.inside.lock();
+        change(&mut inside);
+        let [begun, _, ended] = inside.overloads;
+        self.status.set_overloaded(begun > ended);
+        self.status.set_growth_stopped(inside.growth_stopped);
+        let held_back = begun > ended || inside.growth_stopped;
+        self.status.set_state(match inside.granted {
+            StreamState::Live if held_back => StreamState::Incomplete,
+            granted => granted,
+        });
     }
 }
 
@@ -64,5 +119,39 @@ mod tests {
         assert_eq!(gate.status.state(), StreamState::Unproven);
         gate.grant(StreamState::Incomplete, gate.ticket());
         assert_eq!(gate.status.state(), StreamState::Incomplete);
+    }
+
+    #[test]
+    fn a_live_stream_is_incomplete_while_its_rank_may_not_grow() {
+        let gate = Gate::new(Arc::new(StreamStatus::new(StreamState::Unproven)));
+        gate.grant(StreamState::Live, gate.ticket());
+        gate.stop_growth();
+        assert_eq!((gate.status.state(), gate.status.growth_stopped()), (StreamState::Incomplete, true));
+        gate.withdraw();
+        assert_eq!(gate.status.state(), StreamState::Unproven);
+        gate.grant(StreamState::Live, gate.ticket());
+        assert_eq!(gate.status.state(), StreamState::Incomplete);
+        gate.start_growth();
+        assert_eq!((gate.status.state(), gate.status.growth_stopped()), (StreamState::Live, false));
+    }
+
+    #[test]
+    fn an_overload_shows_at_once_and_until_a_state_is_granted_that_knows_of_its_end() {
+        let gate = Gate::new(Arc::new(StreamStatus::new(StreamState::Unproven)));
+        let early = gate.ticket();
+        gate.grant(StreamState::Live, early);
+        gate.begin_overload();
+        assert_eq!((gate.status.state(), gate.status.overloaded()), (StreamState::Incomplete, true));
+        let during = gate.ticket();
+        gate.end_overload();
+        let after = gate.ticket();
+        for ticket in [early, during] {
+            gate.grant(StreamState::Live, ticket);
+            assert_eq!(gate.status.state(), StreamState::Incomplete);
+        }
+        gate.grant(StreamState::Replaying, after);
+        assert_eq!((gate.status.state(), gate.status.overloaded()), (StreamState::Replaying, false));
+        gate.grant(StreamState::Live, after);
+        assert_eq!((gate.status.state(), gate.status.totals().overloads), (StreamState::Live, 1));
     }
 }

@@ -1,7 +1,7 @@
 //! A running stream, as its owner holds it.
 
 use std::{
-    io::{PipeReader, PipeWriter, Read, Write},
+    io::{self, PipeReader, PipeWriter, Read, Write},
     os::fd::AsRawFd,
     sync::{
         Arc,
@@ -35,6 +35,22 @@ struct Signals {
     stop: AtomicBool,
     engine_started: AtomicBool,
     resync: AtomicBool,
+    rebuild: AtomicBool,
+}
+
+/// Asks a stream to build what the index holds of its rank anew.
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    signals: Arc<Signals>,
+    wake: PipeWriter,
+}
+
+impl Rebuild {
+    pub(super) fn ask(&self) {
+        self.signals.rebuild.store(true, Ordering::Relaxed);
+        // An error means that the thread has ended, so there is nobody to wake.
+        let _ = (&self.wake).write(&[0]);
+    }
 }
 
 /// The thread's end of it.
@@ -59,15 +75,24 @@ impl Inbox {
         PollItem::from_fd(self.woken.as_raw_fd(), zmq::POLLIN)
     }
 
-    /// Takes the bytes out, which only wake, and tells whether the engine's start time has changed.
-    pub(super) fn engine_started(&mut self) -> bool {
+    /// Takes the bytes out, which only wake. What they woke for is looked at afterwards.
+    pub(super) fn empty(&mut self) {
         if zmq::poll(&mut [self.poll_item()], 0) == Ok(1) {
             let _ = self.woken.read(&mut [0; 64]);
         }
+    }
+
+    /// Whether the engine's start time has changed since the last time that this was asked.
+    pub(super) fn engine_started(&self) -> bool {
         self.signals.engine_started.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether the owner doubts what was heard. Ask after [`Inbox::engine_started`], which takes the bytes out.
+    /// Whether what the index holds is to be built anew, since the last time that this was asked.
+    pub(super) fn rebuild_wanted(&self) -> bool {
+        self.signals.rebuild.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the owner doubts what was heard, since the last time that this was asked.
     pub(super) fn resync_wanted(&self) -> bool {
         self.signals.resync.swap(false, Ordering::Relaxed)
     }
@@ -90,7 +115,7 @@ impl Stream {
                 .map_err(|source| SourceError::Replay { address: address.clone(), source })?;
         }
         let address = subscriber.address().unwrap_or_else(|| feed.endpoint.address.clone());
-        let (woken, wake) = std::io::pipe().map_err(spawn)?;
+        let (woken, wake) = io::pipe().map_err(spawn)?;
         let signals = Arc::new(Signals::default());
         let driver =
             Driver::new(feed.clone(), sink, subscriber, lent, Inbox { signals: Arc::clone(&signals), woken });
@@ -117,6 +142,11 @@ impl Stream {
         if !self.signals.resync.swap(true, Ordering::Relaxed) {
             self.wake();
         }
+    }
+
+    /// For whoever may ask the stream to begin anew.
+    pub(super) fn rebuild(&self) -> io::Result<Rebuild> {
+        Ok(Rebuild { signals: Arc::clone(&self.signals), wake: self.wake.try_clone()? })
     }
 
     fn wake(&self) {

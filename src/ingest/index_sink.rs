@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
-
 use super::{
-    applier::{Batch, Job, enqueue},
+    applier::{Batch, Job},
     counters::Counters,
     gate::Gate,
-    sink::{Note, Sink, Taken},
+    lane::{Lane, Put},
+    sink::{Note, Pace, Sink, Taken},
     source::Feed,
     stream::Purpose,
 };
@@ -47,19 +46,22 @@ pub(super) struct IndexSink {
     /// What the normaliser had counted when we last looked.
     seen: Rejections,
     gate: Arc<Gate>,
-    queue: Sender<Job>,
+    lane: Lane,
+    /// From the first batch that is not taken until the lane has room.
+    overloaded: bool,
     counters: Arc<Counters>,
 }
 
 impl IndexSink {
-    pub(super) fn new(source: Source, gate: Arc<Gate>, queue: Sender<Job>, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(source: Source, gate: Arc<Gate>, lane: Lane, counters: Arc<Counters>) -> Self {
         Self {
             normaliser: Normaliser::new(source.block_size, source.eagle),
             batch: wire::Batch::default(),
             seen: Rejections::default(),
             source,
             gate,
-            queue,
+            lane,
+            overloaded: false,
             counters,
         }
     }
@@ -80,6 +82,19 @@ impl IndexSink {
         self.count_rejections();
         // What the lost end took away would stay in the index for good.
         if self.batch.truncated { None } else { Some(events) }
+    }
+
+    /// Says once for each overload that one began.
+    fn refuse(&mut self) -> Taken {
+        if !std::mem::replace(&mut self.overloaded, true) {
+            self.gate.begin_overload();
+            tracing::warn!(
+                worker = %self.source.worker,
+                rank = %self.source.rank,
+                "KV events come faster than they are applied: they are dropped, and asked for again once there is room"
+            );
+        }
+        Taken::Refused
     }
 
     fn count_rejections(&mut self) {
@@ -115,43 +130,58 @@ impl IndexSink {
     }
 }
 
+fn blocks_in(events: &[Event]) -> usize {
+    let blocks = |event: &Event| match event {
+        Event::Stored(stored) => stored.blocks.len(),
+        Event::Removed(removed) => removed.hashes.len(),
+        Event::Cleared(_) => 0,
+    };
+    events.iter().map(blocks).sum()
+}
+
 impl Sink for IndexSink {
-    fn apply(&mut self, sequence: u64, payload: &[u8], stopped: &dyn Fn() -> bool) -> Taken {
+    fn apply(&mut self, sequence: u64, payload: &[u8], pace: Pace, stopped: &dyn Fn() -> bool) -> Taken {
         let read = self.read(payload);
         let taken = match &read {
-            None => {
-                self.counters.note_unreadable_batch();
-                self.gate.status().note_rejected_batch();
-                Taken::Unreadable
-            }
+            None => Taken::Unreadable,
             Some(events) if events.iter().any(|event| matches!(event, Event::Cleared(None))) => {
                 Taken::Emptied
             }
             Some(_) => Taken::Taken,
         };
-        let batch = Batch {
-            slot: self.source.slot,
-            sequence,
-            timestamp_ms: if read.is_some() { self.batch.timestamp_ms } else { 0 },
-            events: read.unwrap_or_default(),
-            gate: Arc::clone(&self.gate),
-        };
-        enqueue(&self.queue, Job::Batch(batch), stopped);
+        let timestamp_ms = if read.is_some() { self.batch.timestamp_ms } else { 0 };
+        let events = read.unwrap_or_default();
+        let (blocks, gate) = (blocks_in(&events), Arc::clone(&self.gate));
+        let batch = Batch { slot: self.source.slot, sequence, timestamp_ms, events, gate };
+        if self.lane.put_batch(blocks, Job::Batch(batch), pace, stopped) == Put::Refused {
+            return self.refuse();
+        }
+        if taken == Taken::Unreadable {
+            self.counters.note_unreadable_batch();
+            self.gate.status().note_rejected_batch();
+        }
         taken
     }
 
-    fn clear(&mut self, stopped: &dyn Fn() -> bool) {
-        self.gate.withdraw();
-        enqueue(&self.queue, Job::Clear(self.source.slot, Arc::clone(&self.gate)), stopped);
+    fn has_room(&mut self) -> bool {
+        let has_room = self.lane.has_room();
+        if has_room && std::mem::take(&mut self.overloaded) {
+            self.gate.end_overload();
+        }
+        has_room
     }
 
-    fn publish(&mut self, state: StreamState, stopped: &dyn Fn() -> bool) {
+    fn clear(&mut self) {
+        self.gate.withdraw();
+        self.lane.put(Job::Clear(self.source.slot, Arc::clone(&self.gate)));
+    }
+
+    fn publish(&mut self, state: StreamState) {
         tracing::info!(worker = %self.source.worker, rank = %self.source.rank, %state, "KV event stream");
         if state == StreamState::Unproven {
             self.gate.withdraw();
         } else {
-            let job = Job::State(state, self.gate.ticket(), Arc::clone(&self.gate));
-            enqueue(&self.queue, job, stopped);
+            self.lane.put(Job::State(state, self.gate.ticket(), Arc::clone(&self.gate)));
         }
     }
 

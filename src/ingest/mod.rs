@@ -13,9 +13,18 @@
 //!
 //! # When the router is slower than the engines
 //!
-//! Nothing queues without bound. An applier's channel is bounded; when it is full the streams' threads
-//! block; then their ZMQ queues fill; then the publisher drops batches for us; then the next number shows a gap and
-//! the replay brings what was dropped, or the stream becomes incomplete. The engines are never slowed.
+//! Nothing queues without bound, nothing is dropped unseen, and engines are never slowed. Each rank has a share of its
+//! applier's queue ([`IngestSettings::share_blocks`]), so that one which is too fast holds up the others by no more than that.
+//! When the share is full its stream's thread waits. Replays wait for as long as it takes, since they come as fast as they are
+//! read. Live batches wait for [`IngestSettings::patience`], while more of them queue in ZMQ; then the stream is
+//! *overloaded*: it is incomplete, its batches are dropped, and once half of the share is free, but not too soon after
+//! the last time, it is replayed from the last batch that was taken.
+//!
+//! # When memory is short
+//!
+//! With a limit ([`IngestSettings::memory_limit`]) the ranks whose prefixes are matched least stop growing when the indexes come
+//! near it: removals count as ever, new blocks are passed over, and the stream is incomplete. Where memory is free again
+//! they are built anew, one after another, by a replay from the start.
 //!
 //! # Ranks without events
 //!
@@ -28,6 +37,7 @@
 //! [`crate::fleet::StreamStatus`].
 
 mod applier;
+mod budget;
 mod counters;
 mod cursor;
 mod driver;
@@ -37,16 +47,20 @@ mod fleet_streams;
 mod gate;
 mod handle;
 mod index_sink;
+mod lane;
+mod settings;
 mod sink;
 mod source;
 mod stream;
 
 pub use applier::Ingestor;
+pub use budget::IndexMemory;
 pub use counters::{BlockTotals, Counters, IngestTotals};
 pub use cursor::{Cursor, Observation};
 pub use fleet_streams::FleetStreams;
 pub use handle::Stream;
 pub use index_sink::Source;
-pub use sink::{Note, Sink, Taken};
+pub use settings::IngestSettings;
+pub use sink::{Note, Pace, Sink, Taken};
 pub use source::{Contexts, Endpoint, EndpointMode, Feed, SourceError};
 pub use stream::{Output, Purpose, StreamMachine, StreamSettings};

@@ -7,19 +7,34 @@ use super::stream::Purpose;
 /// The receiving end of one rank's stream. The driver calls it from the stream's thread, in the order in which
 /// things are to happen.
 pub trait Sink: Send {
-    /// Takes a batch. It may block while its queue is full; `stopped` then says when to give up.
-    fn apply(&mut self, sequence: u64, payload: &[u8], stopped: &dyn Fn() -> bool) -> Taken;
+    /// Takes a batch. It may block while its queue is full, for as long as it takes if the `pace` is ours to set;
+    /// `stopped` then says when to give up.
+    fn apply(&mut self, sequence: u64, payload: &[u8], pace: Pace, stopped: &dyn Fn() -> bool) -> Taken;
+
+    /// Whether it takes batches again, after it has refused one.
+    fn has_room(&mut self) -> bool {
+        true
+    }
 
     /// Drops everything of this rank. From this call on nothing of it may be credited, until the next
     /// [`Sink::publish`] that says so.
-    fn clear(&mut self, stopped: &dyn Fn() -> bool);
+    fn clear(&mut self);
 
     /// The stream's state, to be seen once everything before is applied. [`StreamState::Unproven`] withdraws
     /// credit and is to be seen at once.
-    fn publish(&mut self, state: StreamState, stopped: &dyn Fn() -> bool);
+    fn publish(&mut self, state: StreamState);
 
     /// Something to count.
     fn note(&mut self, note: Note);
+}
+
+/// Who says how fast batches come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// The engine.
+    Live,
+    /// We do: a replay goes on as fast as it is read.
+    Replay,
 }
 
 /// What became of a batch.
@@ -31,6 +46,8 @@ pub enum Taken {
     Emptied,
     /// Its bytes could not be read.
     Unreadable,
+    /// It was not taken: there has been no room for too long.
+    Refused,
 }
 
 /// Something that happened to a stream.

@@ -34,14 +34,23 @@
 //! The same question, asked when a stream has been silent for a while, finds batches that were lost at the end
 //! of a burst, where no later number would ever show the gap.
 
+//!
+//! # When batches are not taken
+//!
+//! A sink whose queue is full for too long does not take a batch ([`StreamMachine::refused`]). From there on nothing is
+//! applied and nothing held: the stream is *overloaded*, and incomplete. Once the sink has room, and not too soon after the
+//! last time, a replay from the last batch that was taken brings the rest ([`StreamMachine::room`]). Without a replay endpoint
+//! what was not taken is lost, and the index must not keep what it may have taken away.
+
 mod held;
+mod overload;
 mod rules;
 
 use std::{collections::VecDeque, ops::Deref, time::Duration};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use self::held::Held;
+use self::{held::Held, overload::Handed};
 use super::cursor::{Cursor, Observation};
 use crate::fleet::StreamState;
 
@@ -61,6 +70,8 @@ pub struct StreamSettings {
     pub held_batches: usize,
     /// Bytes of payload held while a replay runs.
     pub held_bytes: usize,
+    /// Least time between two replays that an overload made necessary.
+    pub resync_pause: Duration,
 }
 
 impl Default for StreamSettings {
@@ -72,6 +83,7 @@ impl Default for StreamSettings {
             replay_attempts: 3,
             held_batches: 20_000,
             held_bytes: 64 << 20,
+            resync_pause: Duration::from_secs(10),
         }
     }
 }
@@ -152,6 +164,12 @@ pub struct StreamMachine<P> {
     held: Held<P>,
     retry_at: Option<Duration>,
     check_at: Option<Duration>,
+    /// What the sink was handed last.
+    handed: Handed,
+    /// While batches are not taken: when to look whether the sink has room.
+    room_at: Option<Duration>,
+    /// Before this no overload ends.
+    resync_after: Duration,
     published: StreamState,
     restate: bool,
     outputs: VecDeque<Output<P>>,
@@ -173,15 +191,20 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             request: None,
             retry_at: None,
             check_at: None,
+            handed: Handed::default(),
+            room_at: None,
+            resync_after: Duration::ZERO,
             published: StreamState::Unproven,
             restate: false,
             outputs: VecDeque::new(),
         }
     }
 
-    /// The next thing to do, oldest first.
+    /// The next thing to do, oldest first. A batch counts as taken unless the next call is [`StreamMachine::refused`].
     pub fn next_output(&mut self) -> Option<Output<P>> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front()?;
+        self.handed.note(&output);
+        Some(output)
     }
 
     /// Whether a replay runs. Once it does not, the driver drops the socket it asked with.
@@ -194,7 +217,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     #[must_use]
     pub fn next_wake(&self) -> Option<Duration> {
         let deadline = self.request.as_ref().map(|request| request.deadline);
-        [deadline, self.retry_at, self.check_at].into_iter().flatten().min()
+        [deadline, self.retry_at, self.check_at, self.room_at].into_iter().flatten().min()
     }
 
     /// The state as it stands.
@@ -203,6 +226,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         let heals = self.request.as_ref().is_some_and(|request| request.purpose == Purpose::Heal);
         match (self.connected && self.proven, heals, self.lost_before) {
             (false, ..) => StreamState::Unproven,
+            (true, ..) if self.room_at.is_some() => StreamState::Incomplete,
             (true, true, _) => StreamState::Replaying,
             (true, false, Some(_)) => StreamState::Incomplete,
             (true, false, None) => StreamState::Live,
@@ -221,7 +245,9 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             self.lost_before = None;
         }
         self.rest(now);
-        self.identify(now);
+        if self.room_at.is_none() {
+            self.identify(now);
+        }
         self.publish();
     }
 
@@ -242,7 +268,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// has in its buffer is taken anew. Nothing happens where that cannot be had, or where the engine is being asked already.
     pub fn resync(&mut self, now: Duration) {
         let asks = self.request.as_ref().is_some_and(|request| request.purpose != Purpose::Check);
-        if self.connected && self.proven && self.can_replay && !asks {
+        if self.connected && self.proven && self.can_replay && !asks && self.room_at.is_none() {
             self.start_over();
             self.ask(now, Purpose::Heal);
             self.publish();
@@ -260,6 +286,10 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         if meaning == Observation::Restart {
             self.begin_incarnation();
             meaning = self.cursor.live(sequence);
+        }
+        if self.room_at.is_some() {
+            self.publish();
+            return;
         }
         let asking = self.request.as_ref().is_some_and(|request| request.purpose != Purpose::Check);
         match meaning {
@@ -342,7 +372,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         }
         if due(self.check_at) {
             self.check_at = None;
-            if self.request.is_none() && self.retry_at.is_none() && self.proven {
+            if self.request.is_none() && self.retry_at.is_none() && self.room_at.is_none() && self.proven {
                 self.ask(now, Purpose::Check);
             }
         }

@@ -83,14 +83,16 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     }
 
     /// Batches before `first` will never come. The index must not keep what they may have taken away.
-    fn lose_before(&mut self, first: u64) {
+    pub(super) fn lose_before(&mut self, first: u64) {
         self.clear();
         self.lost_before = Some(first);
         self.proven = true;
     }
 
     pub(super) fn apply(&mut self, sequence: u64, payload: P) {
-        self.last = Some(Fingerprint { sequence, hash: xxh3_64(&payload) });
+        let batch = Fingerprint { sequence, hash: xxh3_64(&payload) };
+        self.last = Some(batch);
+        self.handed.add(batch);
         self.cursor.advance(sequence);
         if sequence == 0 {
             self.lost_before = None;
