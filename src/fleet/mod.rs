@@ -42,6 +42,7 @@ mod stream_status;
 mod streams;
 mod unreadable;
 mod view;
+mod worker_info;
 mod worker_set;
 mod worker_spec;
 
@@ -69,6 +70,7 @@ pub use registry::Fleet;
 pub use router_config::{RouterConfig, RouterConfigError};
 pub use stream_status::{StreamState, StreamStatus, StreamTotals};
 pub use streams::{Expectations, ExpectedLimits, IndexKey, StreamSource, Streams};
-pub use view::{FleetView, ModelRoute, RankMember, SetView, WorkerInfo};
+pub use view::{FleetView, ModelRoute, RankMember, SetView};
+pub use worker_info::WorkerInfo;
 pub use worker_set::{ConfigSource, SetKey, SetState};
 pub use worker_spec::{DeviceKind, SpecError, WorkerSpec};

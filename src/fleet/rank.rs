@@ -9,7 +9,8 @@ use super::{
     registration_error::RegistrationError,
     stream_status::{StreamState, StreamStatus},
     streams::{Expectations, ExpectedLimits, StreamSource, Streams},
-    view::{RankMember, WorkerInfo},
+    view::RankMember,
+    worker_info::WorkerInfo,
     worker_spec::CheckedSpec,
 };
 use crate::{

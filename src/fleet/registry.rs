@@ -27,7 +27,8 @@ use super::{
     router_config::RouterConfig,
     streams::{IndexKey, Streams},
     unreadable::Unreadable,
-    view::{FleetView, RankMember, WorkerInfo},
+    view::{FleetView, RankMember},
+    worker_info::WorkerInfo,
     worker_set::{SetKey, WorkerSet},
     worker_spec::{CheckedSpec, WorkerSpec},
 };

@@ -23,9 +23,10 @@ use tracing::warn;
 
 use super::{
     app::App,
+    asking::Hop,
     counters::Counters,
     error::ApiError,
-    place::{Hop, refused},
+    place::refused,
     route::{self, Asked},
     two_hop::Split,
     watch::InFlight,

@@ -11,13 +11,12 @@ use serde_json::{Value, json};
 use super::{
     admin,
     app::App,
+    asking::Hop,
     bypass,
     counters::Surface,
     devices,
     error::ApiError,
-    parity,
-    place::Hop,
-    queue,
+    parity, queue,
     route::{self, Asked},
     why::{cost_object, why},
 };

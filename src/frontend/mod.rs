@@ -13,6 +13,7 @@ mod admin_token;
 mod admission;
 mod app;
 mod asked_model;
+mod asking;
 mod bootstrap;
 mod busy_threshold;
 mod bypass;
@@ -46,6 +47,7 @@ mod two_hop;
 mod watch;
 mod which_set;
 mod why;
+mod workspace;
 
 pub use admin_token::{AdminToken, UnusableToken};
 pub use app::App;

@@ -13,12 +13,12 @@ use bytes::Bytes;
 use super::{
     app::App,
     asked_model::AskedModel,
+    asking::{Hop, Prompt},
     bypass,
     counters::Surface,
     error::ApiError,
     hints::Hints,
     openai::Fields,
-    place::{Hop, Prompt},
     route::{self, Send},
     settings::PrefillFallback,
     watch::InFlight,

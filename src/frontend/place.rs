@@ -4,79 +4,32 @@
 //! to the thread and is reused, so a warm placement allocates what its booking keeps and nothing else.
 
 use std::{
-    cell::RefCell,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-use fastrand::Rng;
-
 use super::{
     app::App,
+    asking::{Asking, Hop, Prompt},
     counters::Counters,
     decision_log::{Moment, Recorder, Ticket},
     error::ApiError,
     first_token::FirstToken,
-    hints::Hints,
-    prompts::Tokens,
     session::Session,
+    workspace::{Blocks, Hashed, Tools, hashed},
 };
 use crate::{
-    fleet::{Fleet, RankMember, SessionId, SessionUse, SetState, SetView},
-    hash::{self, BlockHash, BlockHasher, Identity, SequenceHash},
-    index::{self, Overlap},
+    fleet::{Fleet, RankMember, SessionUse, SetState, SetView},
+    hash::SequenceHash,
+    index::Overlap,
     load::Booking,
-    metrics::Histogram,
     select::{
-        self, Admission, Choice, Demand, Member, Mode, Overrides, Phase, Pin, Refusal, RefusalKind, Row,
+        Admission, Choice, Demand, Mode, Phase, Refusal, RefusalKind, Row,
         cost::Cost,
-        queue::{Outlook, PrefillEstimate, Wait, WaitReason},
+        queue::{PrefillEstimate, Wait, WaitReason},
     },
     slot::WorkerId,
 };
-
-/// A prompt as placement sees it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Prompt {
-    pub(super) tokens: Tokens,
-    /// The adapter that the request asks for.
-    pub(super) lora: Option<String>,
-    /// The cache namespace that the engine will use.
-    pub(super) salt: Option<String>,
-    /// Whether the answer comes piece by piece, so that its first token can be told from its last.
-    pub(super) streams: bool,
-    /// The request's name, if its decisions are recorded.
-    pub(super) recorded: Option<Arc<str>>,
-}
-
-/// One hop of a request: which part of its work is placed, the worker that it insists on, and its session.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Hop {
-    pub(super) phase: Phase,
-    pub(super) pin: Option<Pin>,
-    pub(super) session: Option<SessionId>,
-}
-
-impl Hop {
-    /// All of the work in one place.
-    pub(super) fn whole(hints: &Hints) -> Self {
-        Self { phase: Phase::Aggregated, pin: hints.pin, session: hints.session }
-    }
-
-    /// The decode hop gets the prompt's blocks from elsewhere: it has nothing to prefill, and its blocks are its own.
-    /// What it has cached saves nothing, unless it may compute the rest of a prompt itself.
-    fn overrides(self, set: &SetView) -> Overrides {
-        if self.phase != Phase::Decode {
-            return Overrides::default();
-        }
-        Overrides {
-            assume_kv_reuse: Some(false),
-            track_prefill_tokens: Some(false),
-            overlap_score_credit: set.config.tuning.conditional_disagg.is_none().then_some(0.0),
-            ..Overrides::default()
-        }
-    }
-}
 
 /// A placed request.
 pub(super) struct Placed {
@@ -113,72 +66,6 @@ pub(super) enum Patience<'a> {
     None { avoid: &'a [WorkerId] },
     /// It may, unless it has been held for long enough.
     Waits { hold_over: bool },
-}
-
-/// A prompt's blocks, kept while its request waits.
-#[derive(Debug)]
-pub(super) struct Hashed {
-    pub(super) hashes: Vec<BlockHash>,
-    pub(super) sequence: Vec<SequenceHash>,
-}
-
-impl Hashed {
-    pub(super) fn blocks(&self) -> Blocks<'_> {
-        Blocks { hashes: &self.hashes, sequence: &self.sequence }
-    }
-}
-
-/// A prompt's full blocks.
-#[derive(Clone, Copy)]
-pub(super) struct Blocks<'a> {
-    pub(super) hashes: &'a [BlockHash],
-    pub(super) sequence: &'a [SequenceHash],
-}
-
-/// Memory of one thread.
-struct Workspace {
-    hashes: Vec<BlockHash>,
-    sequence: Vec<SequenceHash>,
-    tools: Tools,
-}
-
-/// What a decision works in.
-pub(super) struct Tools {
-    members: Vec<Member>,
-    lookup: index::Scratch,
-    rows: select::Scratch,
-    rng: Rng,
-}
-
-thread_local! {
-    static WORKSPACE: RefCell<Workspace> = RefCell::new(Workspace {
-        hashes: Vec::new(),
-        sequence: Vec::new(),
-        tools: Tools {
-            members: Vec::new(),
-            lookup: index::Scratch::new(),
-            rows: select::Scratch::new(),
-            rng: Rng::new(),
-        },
-    });
-}
-
-impl Tools {
-    /// Lends those of this thread.
-    pub(super) fn lend<R>(to: impl FnOnce(&mut Self) -> R) -> R {
-        WORKSPACE.with_borrow_mut(|space| to(&mut space.tools))
-    }
-
-    /// A number below `bound`, which is above 0.
-    pub(super) fn draw(&mut self, bound: usize) -> usize {
-        self.rng.usize(..bound)
-    }
-
-    /// Whether `set` could take a request now, whichever.
-    pub(super) fn outlook(&mut self, fleet: &Fleet, set: &SetView) -> Outlook {
-        set.gather(None, fleet.now_ms(), &mut self.members);
-        set.selector.outlook(&self.members, &mut self.rows, fleet.clock().now())
-    }
 }
 
 impl App {
@@ -292,24 +179,6 @@ struct Dry<'a> {
     now: Duration,
 }
 
-/// Lends the memory of this thread, with the prompt's blocks in it; `hashing` is told how long they took.
-fn hashed<R>(
-    set: &SetView,
-    prompt: &Prompt,
-    hashing: Option<&Histogram>,
-    then: impl FnOnce(Blocks<'_>, &mut Tools) -> R,
-) -> R {
-    WORKSPACE.with_borrow_mut(|space| {
-        let asked = Instant::now();
-        hash_prompt(space, set, prompt);
-        if let Some(hashing) = hashing {
-            hashing.observe(asked.elapsed());
-        }
-        let Workspace { hashes, sequence, tools } = space;
-        then(Blocks { hashes, sequence }, tools)
-    })
-}
-
 /// What it takes to place a request.
 #[derive(Clone, Copy)]
 pub(super) struct Placing<'a> {
@@ -397,49 +266,6 @@ impl Placing<'_> {
         let predicted = member.status.state().credits_overlap().then_some(held);
         let member = Arc::clone(member);
         Ok(Trial::Placed(Placed { choice, booking, session, first_token, ticket, predicted, member }))
-    }
-}
-
-fn hash_prompt(space: &mut Workspace, set: &SetView, prompt: &Prompt) {
-    let identity = Identity::new(prompt.lora.as_deref(), prompt.salt.as_deref());
-    let hasher = BlockHasher::new(set.block_size, identity);
-    let tokens = hash::Prompt { eagle: set.eagle, ..hash::Prompt::text(&prompt.tokens.ids) };
-    hasher.hash(&tokens, &mut space.hashes);
-    hash::chain(&space.hashes, &mut space.sequence);
-}
-
-/// What a choice needs to know of a request besides its blocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asking<'a> {
-    /// The prompt, whose tokens need not be there any more.
-    pub(super) prompt: &'a Prompt,
-    pub(super) isl_tokens: usize,
-    pub(super) hop: Hop,
-}
-
-impl<'a> Asking<'a> {
-    fn adapter(&self) -> Option<&'a str> {
-        self.prompt.lora.as_deref()
-    }
-}
-
-impl Prompt {
-    pub(super) fn asking(&self, hop: Hop) -> Asking<'_> {
-        Asking { prompt: self, isl_tokens: self.tokens.ids.len(), hop }
-    }
-
-    /// The same without its tokens, for whoever has its blocks.
-    pub(super) fn without_tokens(&self) -> Self {
-        let Tokens { complete, source, problem, .. } = &self.tokens;
-        let tokens =
-            Tokens { ids: Vec::new(), complete: *complete, source: *source, problem: problem.clone() };
-        Self {
-            tokens,
-            lora: self.lora.clone(),
-            salt: self.salt.clone(),
-            streams: self.streams,
-            recorded: self.recorded.clone(),
-        }
     }
 }
 

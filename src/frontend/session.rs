@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{app::App, place::Hop};
+use super::{app::App, asking::Hop};
 use crate::{
     fleet::{Clock, FleetView, SessionId, SessionUse, SetView},
     metrics::Page,

@@ -22,6 +22,7 @@ use tracing::warn;
 
 use super::{
     app::App,
+    asking::{Hop, Prompt},
     bootstrap,
     bypass::{self, Tried},
     counters::{Counters, Handover},
@@ -31,7 +32,7 @@ use super::{
     handover::{decode_body, handover, one_answer, one_prompt, prefill_body},
     hints::Hints,
     openai::Fields,
-    place::{Hop, Placed, Prompt, refused},
+    place::{Placed, refused},
     queue::NotPlaced,
     route::{self, Asked, Send},
     settings::PrefillFallback,

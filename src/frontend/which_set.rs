@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::{
-    app::App, asked_model::AskedModel, error::ApiError, hints::Hints, place::Tools, session, two_hop::has,
+    app::App, asked_model::AskedModel, error::ApiError, hints::Hints, session, two_hop::has, workspace::Tools,
 };
 use crate::fleet::{FleetView, PrefillPool, SessionId, SetView};
 

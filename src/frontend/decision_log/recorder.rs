@@ -25,7 +25,7 @@ use super::{
 use crate::{
     decisions::{Decision, Outcome, Question, Rule, Verdict},
     fleet::{Clock, SetView},
-    frontend::{app::unix_ms, place::Prompt},
+    frontend::{app::unix_ms, asking::Prompt},
     select::{Choice, Demand, Refusal, Row, Scratch, Selector},
 };
 

@@ -14,9 +14,11 @@ use super::{Left, NotPlaced, Rules, Tally, wait::TurnedAway};
 use crate::{
     fleet::{Fleet, SetKey, SetView},
     frontend::{
+        asking::{Asking, Hop, Prompt},
         counters::Counters,
         decision_log::Recorder,
-        place::{Asking, Hashed, Hop, Patience, Placed, Placing, Prompt, Tools, Trial},
+        place::{Patience, Placed, Placing, Trial},
+        workspace::{Hashed, Tools},
     },
     load::Loads,
     select::{

@@ -13,10 +13,12 @@ use crate::{
     fleet::SetView,
     frontend::{
         app::App,
+        asking::{Hop, Prompt},
         error::ApiError,
         hints::Hints,
-        place::{Hashed, Hop, Placed, Prompt, Trial},
+        place::{Placed, Trial},
         session::Session,
+        workspace::Hashed,
     },
     select::{
         AffinityMode, Phase, Refusal,

@@ -1,0 +1,146 @@
+//! What all ranks of a worker share: its card, its adapters, and whether it takes requests.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use arc_swap::ArcSwap;
+use http::Uri;
+
+use super::{
+    fence::{Fence, FenceCell},
+    inhibition::Inhibition,
+    parity::ParityStatus,
+    worker_spec::WorkerSpec,
+};
+use crate::{load::Capacity, select::Exclusion, slot::WorkerId};
+
+/// The facts of one worker that all its ranks share.
+#[derive(Debug)]
+pub struct WorkerInfo {
+    /// Its id.
+    pub id: WorkerId,
+    /// Base URL of its server.
+    pub url: Uri,
+    /// How it was announced.
+    pub spec: WorkerSpec,
+    /// The LoRA adapters that it serves now, sorted.
+    adapters: ArcSwap<Vec<String>>,
+    /// When it was registered, in milliseconds since the Unix epoch: as it says itself, else when it came here.
+    pub registered_ms: u64,
+    /// Set when the worker is on its way out: in-flight requests finish, no new ones come.
+    draining: AtomicBool,
+    /// Whether requests are kept away because it failed some, on the fleet's clock.
+    inhibition: Inhibition,
+    fence: FenceCell,
+    /// What a parity check said of it, if there was one.
+    pub parity: ParityStatus,
+}
+
+impl WorkerInfo {
+    pub(super) fn new(
+        id: WorkerId,
+        url: Uri,
+        spec: WorkerSpec,
+        registered_ms: u64,
+        parity: ParityStatus,
+    ) -> Self {
+        let draining = AtomicBool::new(false);
+        let adapters = ArcSwap::from_pointee(sorted(&spec.lora_adapters));
+        let (inhibition, fence) = (Inhibition::default(), FenceCell::default());
+        Self { id, url, spec, adapters, registered_ms, draining, inhibition, fence, parity }
+    }
+
+    /// The LoRA adapters that it serves now, sorted.
+    #[must_use]
+    pub fn adapters(&self) -> Arc<Vec<String>> {
+        self.adapters.load_full()
+    }
+
+    /// Whether it serves `adapter` now.
+    #[must_use]
+    pub fn serves(&self, adapter: &str) -> bool {
+        self.adapters.load().binary_search_by(|known| known.as_str().cmp(adapter)).is_ok()
+    }
+
+    /// Adapters were loaded or unloaded; whether it is any other than before.
+    pub(super) fn set_adapters(&self, adapters: &[String]) -> bool {
+        let adapters = sorted(adapters);
+        *self.adapters.swap(Arc::new(adapters.clone())) != adapters
+    }
+
+    /// Where decode engines meet it, if they can: host and port.
+    #[must_use]
+    pub fn bootstrap(&self) -> Option<(&str, u16)> {
+        let host = self.spec.bootstrap_host.as_deref().or(self.url.host()).unwrap_or_default();
+        self.spec.bootstrap_port.map(|port| (host, port))
+    }
+
+    /// What each rank's engine can take, as far as it was said.
+    #[must_use]
+    pub const fn capacity(&self) -> Capacity {
+        Capacity { kv_blocks: self.spec.total_kv_blocks, batch_tokens: self.spec.max_num_batched_tokens }
+    }
+
+    /// Keeps new requests away for good.
+    pub(super) fn drain(&self) {
+        // Relaxed: see `is_draining`.
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        // Relaxed: a flag that only ever goes up; a request that just misses it is one of the last.
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// It failed a request at `now_ms`, and is kept from others for `first_ms`, or longer if it did so before.
+    pub(super) fn inhibit(&self, now_ms: u64, first_ms: u64) {
+        self.inhibition.fail(now_ms, first_ms);
+    }
+
+    /// It served a request: what it failed before is forgotten.
+    pub fn recovered(&self) {
+        self.inhibition.end();
+    }
+
+    /// For how many milliseconds from `now_ms` requests are kept away because it failed some.
+    #[must_use]
+    pub fn inhibited_ms(&self, now_ms: u64) -> u64 {
+        self.inhibition.until_ms().saturating_sub(now_ms)
+    }
+
+    /// How many times in a row it failed, as far as that is counted.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.inhibition.failures()
+    }
+
+    /// What an operator said about its fence.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.fence.get()
+    }
+
+    pub(super) fn set_fence(&self, fence: Fence) {
+        self.fence.set(fence);
+    }
+
+    /// Why the worker takes no request at `now_ms`, if it does not.
+    #[must_use]
+    pub fn exclusion(&self, now_ms: u64) -> Option<Exclusion> {
+        if self.is_draining() {
+            Some(Exclusion::Draining)
+        } else if self.inhibited_ms(now_ms) > 0 {
+            Some(Exclusion::Unroutable)
+        } else {
+            None
+        }
+    }
+}
+
+fn sorted(adapters: &[String]) -> Vec<String> {
+    let mut adapters = adapters.to_vec();
+    adapters.sort_unstable();
+    adapters
+}
