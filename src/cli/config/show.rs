@@ -117,6 +117,8 @@ fn values(
     };
     let token_limit =
         settings.queue_token_limit.map_or_else(|| "unset".to_owned(), |limit| limit.to_string());
+    let memory_limit =
+        settings.index_memory_limit.map_or_else(|| "unset".to_owned(), |limit| limit.to_string());
     let decision_log = settings.decision_log.as_ref().map_or_else(|| "unset".to_owned(), ToString::to_string);
     vec![
         ("host", settings.public.ip().to_string(), below.host.is_some()),
@@ -145,6 +147,7 @@ fn values(
         ("queue-turns", turns.to_owned(), below.queue_turns.is_some()),
         ("overload-status", settings.overload_status.as_u16().to_string(), below.overload_status.is_some()),
         ("inhibition", settings.inhibition.as_secs().to_string(), below.inhibition.is_some()),
+        ("index-memory-limit", memory_limit, below.index_memory_limit.is_some()),
         ("decision-log", decision_log, below.decision_log.is_some()),
         ("hash-device", settings.accelerator.device.to_string(), below.hash_device.is_some()),
     ]
