@@ -10,7 +10,9 @@
 use kvroute::{
     hash::SequenceHash,
     select::queue::{
-        Expired, Limits, Look, MOST_REQUESTS, Polled, Queue, QueuePolicy, QueueSettings, Urgency, Waiting,
+        Expired, Limits, Look, MOST_REQUESTS, Polled, Queue, QueuePolicy,
+        QueuePolicy::{Fcfs, Lcfs, Wspt},
+        QueueSettings, Urgency, Waiting,
     },
 };
 use proptest::prelude::*;
@@ -84,7 +86,6 @@ fn order(mut queue: Queue<usize>, now: f64) -> Vec<usize> {
 
 #[test]
 fn each_rule_of_the_order() {
-    use QueuePolicy::{Fcfs, Lcfs, Wspt};
     for (rule, by, requests, expected) in [
         ("first come, first served", Fcfs, vec![at(1.0), at(2.0), at(3.0)], vec![0, 1, 2]),
         (
@@ -203,14 +204,14 @@ fn who_gives_up_leaves_no_trace() {
 #[test]
 fn other_settings_hold_for_those_who_wait_already() {
     let mut queue = filled(QueueSettings::default(), [work(1.0, 300), until(1.0, 9.0), work(2.0, 100)]);
-    queue.reconfigure(policy(QueuePolicy::Wspt));
+    queue.reconfigure(policy(Wspt));
     queue.push(work(3.0, 200), 1, 3).unwrap();
     assert_eq!(order(queue, 4.0), [1, 2, 3, 0]);
 }
 
 #[test]
 fn a_position_is_the_number_of_those_who_go_before() {
-    let queue = filled(policy(QueuePolicy::Wspt), [work(1.0, 100), work(1.0, 300), strict(1.0, 1)]);
+    let queue = filled(policy(Wspt), [work(1.0, 100), work(1.0, 300), strict(1.0, 1)]);
     assert_eq!(
         [work(2.0, 50), work(2.0, 200), work(2.0, 900)].map(|waiting| queue.ahead_of(&waiting)),
         [1, 2, 3]

@@ -265,6 +265,10 @@ impl World {
                     if self.full && !self.machine.awaits_replay() {
                         self.log.push("refused".into());
                         self.machine.refused(self.now, sequence);
+                        if self.held.is_empty() {
+                            // Nothing is kept of this engine: what it still has is taken from its start.
+                            self.highest = None;
+                        }
                         assert!(
                             !self.machine.state().credits_overlap()
                                 || self.machine.state() == StreamState::Incomplete
