@@ -58,7 +58,7 @@ fn rows(count: u32) -> Vec<Row> {
         .map(|index| {
             let mut speed = Speed::default();
             for _ in 0..50 {
-                speed.observe(rng.u64(500..20_000), Duration::from_millis(rng.u64(50..2_000)), 1e-4);
+                speed.observe(rng.u64(500..20_000), Duration::from_millis(rng.u64(50..2_000)), 1.0, 1e-4);
             }
             let gpu = if rng.u8(..4) == 0 { rng.u32(..PROMPT) } else { 0 };
             let carried = if rng.u8(..8) == 0 { rng.u32(..PROMPT) } else { 0 };

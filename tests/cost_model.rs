@@ -55,7 +55,7 @@ impl Engine {
     fn row(&self, index: u32, tokens: u64) -> Row {
         let mut speed = Speed::default();
         for &(work, seconds) in &self.shown {
-            speed.observe(work, Duration::from_secs_f64(seconds), 1e-4);
+            speed.observe(work, Duration::from_secs_f64(seconds), 1.0, 1e-4);
         }
         let member = Member {
             slot: Slot { index, generation: 0 },

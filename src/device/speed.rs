@@ -1,7 +1,8 @@
 //! How fast a slot prefills, learned from the times at which first tokens came.
 //!
 //! Nothing is asked of the engine. What is learned is the time that a token of prefill work takes *there*, with everything
-//! that gets in its way: the GPU, its clocks, the decodes beside it. [`Speed`] is what one slot has shown,
+//! that gets in its way: the GPU, the decodes beside it, clocks that nobody tells of. What devices are known to be slower for
+//! the moment, as their weight has it, is taken out, or it would count twice. [`Speed`] is what one slot has shown,
 //! [`MeanSpeed`] what a fleet's slots have shown together, which stands in for a slot that has shown little.
 
 use std::time::Duration;
@@ -46,16 +47,18 @@ impl Default for Speed {
 }
 
 impl Speed {
-    /// The slot did `work` tokens of prefill work in `took`, where the fleet takes `mean` seconds a token. A prefill that
-    /// took no time at all was done beside another one, whose time covers both. No work shows nothing.
-    pub fn observe(&mut self, work: u64, took: Duration, mean: f64) {
+    /// The slot did `work` tokens of prefill work in `took`, where the fleet takes `mean` seconds a token. Its devices were
+    /// known to have the share `pace` of their full speed meanwhile (see [`Terms::pace`](super::Terms::pace)), so at full speed it would
+    /// have taken `pace * took`. A prefill that took no time at all was done beside another one, whose time covers both. No
+    /// work shows nothing.
+    pub fn observe(&mut self, work: u64, took: Duration, pace: f64, mean: f64) {
         if work == 0 {
             return;
         }
         let work = work as f64;
         let expected = self.seconds_per_token(mean) * work;
         let limit = expected * OUTLIER * f64::from(1_u32 << self.outliers.min(MOST_DOUBLINGS));
-        let took = took.as_secs_f64();
+        let took = pace * took.as_secs_f64();
         self.outliers = if took > limit { self.outliers.saturating_add(1) } else { 0 };
         self.seconds = MEMORY * self.seconds + took.min(limit);
         self.tokens = MEMORY * self.tokens + work;
@@ -75,7 +78,7 @@ impl Speed {
         Self { seconds, tokens, per_token: (tokens + PRIOR_TOKENS).recip(), outliers }
     }
 
-    /// Seconds a token of prefill work takes here: what was seen, drawn to `mean` while that is little.
+    /// Seconds a token of prefill work takes here at full speed: what was seen, drawn to `mean` while that is little.
     #[must_use]
     pub fn seconds_per_token(&self, mean: f64) -> f64 {
         bounded((self.seconds + PRIOR_TOKENS * mean) * self.per_token)
@@ -135,7 +138,7 @@ mod tests {
     fn after(prefills: impl IntoIterator<Item = (u64, f64)>) -> Speed {
         let mut speed = Speed::default();
         for (work, seconds) in prefills {
-            speed.observe(work, Duration::from_secs_f64(seconds), mean());
+            speed.observe(work, Duration::from_secs_f64(seconds), 1.0, mean());
         }
         speed
     }
@@ -180,7 +183,7 @@ mod tests {
         for truth in [8e-5, 1e-5, 2e-4, 5e-3] {
             let (mut speed, mut mean) = (Speed::default(), mean());
             for _ in 0..400 {
-                speed.observe(4000, Duration::from_secs_f64(4000.0 * truth), mean);
+                speed.observe(4000, Duration::from_secs_f64(4000.0 * truth), 1.0, mean);
                 let mut fleet = MeanSpeed::default();
                 fleet.add(speed);
                 mean = fleet.seconds_per_token();
@@ -201,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_to_be_slow_is_learned_as_it_is_at_full_speed() {
+        let mut speeds = [Speed::default(); 2];
+        for (speed, (took, pace)) in speeds.iter_mut().zip([(0.1, 1.0), (0.4, 0.25)]) {
+            (0..50).for_each(|_| speed.observe(1000, Duration::from_secs_f64(took), pace, mean()));
+        }
+        near(speeds[1].seconds_per_token(mean()), speeds[0].seconds_per_token(mean()));
+    }
+
+    #[test]
     fn prefills_beside_each_other_share_their_time() {
         let speed = after((0..300).flat_map(|_| [(1000, 0.2), (1000, 0.0)]));
         assert!((speed.seconds_per_token(mean()) / 1e-4 - 1.0).abs() < 0.05);
@@ -210,12 +222,13 @@ mod tests {
         #[test]
         fn it_stays_within_bounds_whatever_it_sees(
             prefills in prop::collection::vec((any::<u64>(), 0.0..1e9_f64), 0..60),
+            pace in 0.05..=1.0_f64,
             mean in prop_oneof![1e-9..1e3_f64, Just(f64::NAN), Just(f64::INFINITY), Just(-1.0)],
         ) {
             let mut speed = Speed::default();
             let mut fleet = MeanSpeed::default();
             for (work, seconds) in prefills {
-                speed.observe(work, Duration::from_secs_f64(seconds), mean);
+                speed.observe(work, Duration::from_secs_f64(seconds), pace, mean);
                 fleet.add(speed);
                 prop_assert!(BELIEVED.contains(&speed.seconds_per_token(mean)));
                 prop_assert!(BELIEVED.contains(&fleet.seconds_per_token()));

@@ -118,6 +118,16 @@ impl Weights {
     }
 }
 
+impl Terms {
+    /// The share of their full speed that the devices are known to have, above 0, to 1: what the weight would be with no load of
+    /// others.
+    #[must_use]
+    pub fn pace(&self) -> f64 {
+        // `least` is not at hand. Where it counts, the weight is at it already, and no external load was taken off.
+        self.weight.max(1.0 - self.freshness * (1.0 - self.capability))
+    }
+}
+
 /// What is left of a difference after `elapsed`, if half is left after `half_life`; same unit.
 pub(super) fn share_left(elapsed: f64, half_life: f64) -> f64 {
     (-elapsed / half_life).exp2()
@@ -151,6 +161,21 @@ mod tests {
             assert!((terms.weight - expected).abs() < 1e-12, "{terms:?}");
         }
         assert_eq!(weigh(Weights { external: 0.0, ..weights }, 0.5, 1.0, 0).weight, 0.5);
+    }
+
+    #[test]
+    fn the_pace_is_the_weight_without_others() {
+        let weights = Weights::default();
+        for (capability, age_ms) in
+            [(1.0, 0), (0.5, 0), (0.05, 0), (0.5, 20_000), (0.05, 20_000), (0.5, u64::MAX)]
+        {
+            let alone = weigh(weights, capability, 0.0, age_ms);
+            assert!((alone.pace() - alone.weight).abs() < 1e-12, "{alone:?}");
+            for external in [0.3, 1.0] {
+                let beside = weigh(weights, capability, external, age_ms);
+                assert!((beside.pace() - alone.weight).abs() < 1e-12, "{beside:?}");
+            }
+        }
     }
 
     #[test]

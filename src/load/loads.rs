@@ -61,12 +61,14 @@ impl Loads {
         self.ledger().peek(slot).map_or_else(Backlog::default, |state| state.queue.backlog())
     }
 
-    /// Seconds that a token of prefill work takes on `slot`, as learned so far.
+    /// Seconds that a token of prefill work takes on `slot` now: as learned so far, on devices as the last decision found them.
     #[must_use]
     pub fn seconds_per_token(&self, slot: Slot) -> f64 {
         let ledger = self.ledger();
-        let speed = ledger.peek(slot).map_or_else(Speed::default, |state| state.speed);
-        speed.seconds_per_token(ledger.mean_speed)
+        let mean = ledger.mean_speed;
+        ledger
+            .peek(slot)
+            .map_or_else(|| Speed::default().seconds_per_token(mean), |state| state.seconds_per_token(mean))
     }
 
     /// The busy thresholds that were set at run time, if any were; they go before those of the tuning.
@@ -154,13 +156,33 @@ impl Default for Ledger {
 }
 
 /// What is known of one slot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     load: SlotLoad,
     queue: Queue,
     speed: Speed,
+    /// The share of their full speed that its devices have, as the last decision found it.
+    pace: f64,
     /// Whether it is busy by its blocks.
     busy_latch: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            load: SlotLoad::default(),
+            queue: Queue::default(),
+            speed: Speed::default(),
+            pace: 1.0,
+            busy_latch: false,
+        }
+    }
+}
+
+impl State {
+    fn seconds_per_token(&self, mean: f64) -> f64 {
+        self.speed.seconds_per_token(mean) / self.pace
+    }
 }
 
 /// One slot as a decision sees it.
@@ -172,13 +194,16 @@ pub(crate) struct Sight {
 }
 
 impl Ledger {
-    /// What `slot` is doing at `now`, or `None` when its generation is over.
-    pub(crate) fn look(&mut self, slot: Slot, now: Duration) -> Option<Sight> {
+    /// What `slot` is doing at `now`, or `None` when its generation is over. Its devices have the share `pace` of their full
+    /// speed, which is kept for what is learned until somebody looks again.
+    pub(crate) fn look(&mut self, slot: Slot, pace: f64, now: Duration) -> Option<Sight> {
         let mean = self.mean_speed;
         let Some(tenure) = self.slots.get_mut(slot.index as usize) else { return Some(Sight::default()) };
-        let State { load, queue, speed, .. } = tenure.of(slot.generation)?;
-        queue.expire(now, speed.seconds_per_token(mean));
-        Some(Sight { load: *load, backlog: queue.backlog(), speed: *speed })
+        let state = tenure.of(slot.generation)?;
+        state.pace = pace;
+        let seconds = state.seconds_per_token(mean);
+        state.queue.expire(now, seconds);
+        Some(Sight { load: state.load, backlog: state.queue.backlog(), speed: state.speed })
     }
 
     /// The busy thresholds that hold, where the tuning has `tuned`.
@@ -225,9 +250,9 @@ impl Ledger {
     /// A prefill is over with its first token, from which the slot's speed is learned.
     pub(super) fn first_token(&mut self, slot: Slot, ticket: Ticket, now: Duration) {
         let mean = self.mean_speed;
-        let Some(State { queue, speed, .. }) = self.tenure(slot).of(slot.generation) else { return };
+        let Some(State { queue, speed, pace, .. }) = self.tenure(slot).of(slot.generation) else { return };
         if let Some((work, took)) = queue.first_token(ticket, now) {
-            speed.observe(work, took, mean);
+            speed.observe(work, took, *pace, mean);
         }
     }
 

@@ -75,7 +75,7 @@ pub struct Row {
     pub load: SlotLoad,
     /// The prefill work that it had before it then.
     pub backlog: Backlog,
-    /// How fast it has been.
+    /// How fast it has been, with what its devices were known to be slower for taken out.
     pub speed: Speed,
     /// What its engine can take, as far as anybody said.
     pub capacity: Capacity,
@@ -120,6 +120,18 @@ impl Row {
     #[must_use]
     pub const fn is_eligible(&self) -> bool {
         self.exclusion.is_none()
+    }
+
+    /// The share of their full speed that its devices are known to have, above 0, to 1.
+    #[must_use]
+    pub fn pace(&self) -> f64 {
+        self.device.map_or(1.0, |terms| terms.pace())
+    }
+
+    /// Seconds that a token of prefill work takes there now, in a fleet that takes `mean`.
+    #[must_use]
+    pub fn seconds_per_token(&self, mean: f64) -> f64 {
+        self.speed.seconds_per_token(mean) / self.pace()
     }
 
     /// The row as it would be under another `tuning`, as far as that only values what the row knows: blocks of slower tiers
@@ -194,9 +206,7 @@ impl Scratch {
         tuning: &Tuning,
         active: &ActiveReader<'_>,
     ) {
-        self.rows.clear();
-        let device = |member: &Member| tuning.device_weights.of(member.device);
-        self.rows.extend(members.iter().map(|member| Row { device: device(member), ..Row::new(member) }));
+        self.gather_alone(members, tuning);
         self.credit(members, overlaps);
         let blocks = demand.blocks();
         let mut shared = Shared::default();
@@ -233,9 +243,10 @@ impl Scratch {
     }
 
     /// Makes the rows of `members` for no request in particular.
-    pub(super) fn gather_alone(&mut self, members: &[Member]) {
+    pub(super) fn gather_alone(&mut self, members: &[Member], tuning: &Tuning) {
         self.rows.clear();
-        self.rows.extend(members.iter().map(Row::new));
+        let device = |member: &Member| tuning.device_weights.of(member.device);
+        self.rows.extend(members.iter().map(|member| Row { device: device(member), ..Row::new(member) }));
     }
 
     /// Reads what the rows' slots are doing at `now`; one whose slot is no more cannot be chosen, nor one of a worker that
@@ -243,7 +254,7 @@ impl Scratch {
     pub(super) fn read_loads(&mut self, ledger: &mut Ledger, tuned: Thresholds, now: Duration) {
         let mut fleet = MeanSpeed::default();
         for row in &mut self.rows {
-            match ledger.look(row.slot, now) {
+            match ledger.look(row.slot, row.pace(), now) {
                 Some(sight) => {
                     (row.load, row.backlog, row.speed) = (sight.load, sight.backlog, sight.speed);
                     fleet.add(sight.speed);

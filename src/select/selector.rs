@@ -140,7 +140,7 @@ impl Selector {
 
     /// Whether the set could take a request now, whichever, and if not, when.
     pub fn outlook(&self, members: &[Member], scratch: &mut Scratch, now: Duration) -> Outlook {
-        scratch.gather_alone(members);
+        scratch.gather_alone(members, &self.tuning);
         scratch.read_loads(&mut self.loads.ledger(), self.tuning.busy, now);
         queue::outlook(&self.tuning, scratch.rows(), now)
     }

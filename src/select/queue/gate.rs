@@ -86,7 +86,7 @@ pub(in crate::select) fn judge(
     let rules = Rules::of(tuning)?;
     let row = rows.get(picked)?;
     let mean = mean_speed(rows);
-    let seconds = row.speed.seconds_per_token(mean);
+    let seconds = row.seconds_per_token(mean);
     let eligible = || rows.iter().filter(|row| row.is_eligible());
     let wait = |reason, expected: f64| Wait {
         reason,
@@ -117,8 +117,7 @@ pub(in crate::select) fn outlook(tuning: &Tuning, rows: &[Row], now: Duration) -
     let mut outlook = Outlook { free: false, at: None, expected: Duration::MAX };
     for row in rows.iter().filter(|row| row.is_eligible()) {
         let below = rules.until_below(row, mean);
-        let held =
-            if rules.holds { Held::at(row, now, row.speed.seconds_per_token(mean)) } else { Held::NOT };
+        let held = if rules.holds { Held::at(row, now, row.seconds_per_token(mean)) } else { Held::NOT };
         if below <= 0.0 && held.beyond <= 0.0 {
             return open;
         }
@@ -172,7 +171,7 @@ impl Rules {
     /// Seconds until the row is not over the threshold; none if it is not.
     fn until_below(&self, row: &Row, mean: f64) -> f64 {
         let over = |most: f64| (row.load.prefill_tokens as f64 - most).max(0.0);
-        self.most_tokens(row).map_or(0.0, over) * row.speed.seconds_per_token(mean)
+        self.most_tokens(row).map_or(0.0, over) * row.seconds_per_token(mean)
     }
 
     fn most_tokens(&self, row: &Row) -> Option<f64> {
@@ -192,8 +191,7 @@ fn mean_speed(rows: &[Row]) -> f64 {
 pub(in crate::select) fn estimate(demand: &Demand<'_>, rows: &[Row], picked: usize) -> PrefillEstimate {
     let eligible = rows.iter().filter(|row| row.is_eligible());
     let cached = eligible.map(|row| row.cached_tokens).max().unwrap_or(0);
-    let seconds = rows
-        .get(picked)
-        .map_or(0.0, |row| row.speed.seconds_per_token(mean_speed(rows)) * row.prefill_work as f64);
+    let seconds =
+        rows.get(picked).map_or(0.0, |row| row.seconds_per_token(mean_speed(rows)) * row.prefill_work as f64);
     PrefillEstimate { uncached_tokens: (demand.isl_tokens as u64).saturating_sub(cached), seconds }
 }

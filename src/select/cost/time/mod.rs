@@ -24,6 +24,9 @@
 //! The form and the constants were found in simulation, as `kvroute simulate` does it, against other cost functions on
 //! traces and made workloads; within a factor of two or so none of the constants matters. No GPU was involved.
 //!
+//! All of this is at the full speed of the devices. What they are slower than that now, as far as telemetry tells, comes in
+//! once, by their weight, which the sum is divided by: [`on_devices`](super::on_devices).
+//!
 //! While prefill is not tracked, the terms for it are 0 and the choice is by context and requests.
 
 mod context;
@@ -52,7 +55,7 @@ use std::time::Duration;
 /// The terms of one candidate's cost, in seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TimeCost {
-    /// The prefill that is before this request there.
+    /// The prefill that is before this request there, in seconds at full speed, as all terms are.
     pub queue: f64,
     /// This request's own prefill there.
     pub own_prefill: f64,
@@ -73,7 +76,7 @@ pub struct TimeCost {
     /// Seconds from now to the first token there, as predicted: what is before the request, and its own prefill at the
     /// slot's own speed. `None` while prefill is not tracked.
     pub first_token: Option<f64>,
-    /// Seconds that a token of prefill work takes there.
+    /// Seconds that a token of prefill work takes there now.
     pub seconds_per_token: f64,
     /// What is left of the credit for GPU blocks, 0 to 1. No unit.
     pub decay: f64,
@@ -83,14 +86,17 @@ pub struct TimeCost {
 #[inline] // Into the loop over candidates, which then computes once what is the same for all of them.
 #[must_use]
 pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, survey: &Survey, now: Duration) -> TimeCost {
-    let seconds_per_token = row.speed.seconds_per_token(survey.mean());
-    let sigma = survey.tempered(seconds_per_token);
+    let at_full_speed = row.speed.seconds_per_token(survey.mean());
+    let sigma = survey.tempered(at_full_speed);
+    let pace = row.pace();
+    let seconds_per_token = at_full_speed / pace;
     let block = f64::from(demand.block_size.get());
     let decay = decay(row.load.prefill_tokens.saturating_sub(survey.least_prefill()), demand, tuning);
     let own_work = work(row.predicted, decay, demand, tuning);
 
     let tracked = tuning.router_track_prefill_tokens;
-    let queue = if tracked { queue(&row.backlog, now, seconds_per_token) } else { 0.0 };
+    let before = if tracked { queue(&row.backlog, now, seconds_per_token) } else { 0.0 };
+    let queue = pace * before;
     let own = if tracked { own_prefill(sigma, own_work) } else { 0.0 };
     let surcharge = own * survey.surcharge_rate();
     let replication = if tracked && survey.replicated_share() > 0.0 {
@@ -109,7 +115,7 @@ pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, survey: &Survey, n
     let total = tuning.prefill_load_scale * prefill + harm + context + requests - session;
     // Settings beyond reason can make 0 * infinity. Such a slot is the last choice, and never undefined.
     let total = if total.is_nan() { f64::INFINITY } else { total };
-    let first_token = tracked.then_some(queue + seconds_per_token * row.prefill_work as f64);
+    let first_token = tracked.then_some(before + seconds_per_token * row.prefill_work as f64);
     TimeCost {
         queue,
         own_prefill: own,
