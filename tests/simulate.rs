@@ -97,6 +97,12 @@ fn engines_slow_down_die_and_come() {
     let (_, rows) = with("--jobs 1");
     let slower = with("--throttle 1:0.2@0,2:0.5@10-50").1;
     assert!(number(&slower[0][7]) > number(&rows[0][7]), "answers take longer");
+    // Blocks know no speed, and weigh what telemetry tells.
+    let [blind, told] = ["", " --telemetry"].map(|more| {
+        let args = format!("{usual} --throttle 1:0.2@0{more}").replace("--policy time", "--policy blocks");
+        simulate(&args.split(' ').collect::<Vec<_>>()).1
+    });
+    assert!(number(&told[0][6]) < number(&blind[0][6]), "{told:?} {blind:?}");
     let (text, failed) = with("--fail 2@30-40 --join 3@5");
     assert!(text.contains("answers broke off"), "{text}");
     assert!(number(&failed[0][1]) > 0.0);

@@ -3,7 +3,8 @@
 //! A [`Workload`] makes requests, [`run`] sends them through a [`Selector`](crate::select::Selector) to engines that keep a
 //! paged prefix cache and batch as vLLM does, and an [`Outcome`] has what came of each. Engines compute nothing: a
 //! step takes the time that [`StepTimes`] say. Events are discrete and everything is drawn from one seed, so a
-//! run repeats exactly. Engines may be unequal, slow down, die and come while it runs (a [`Setting`]'s changes).
+//! run repeats exactly. Engines may be unequal, slow down, die and come while it runs (a [`Setting`]'s changes), and their GPUs may
+//! be read once a second, through the very steps that weigh and fence live ones.
 //!
 //! For comparison there are the rules of other routers ([`Peer`]) and a fleet that shares one cache ([`Rule::Pooled`]).
 //!
@@ -13,6 +14,7 @@
 
 mod cache;
 mod engine;
+mod gpu;
 mod model;
 mod outcome;
 mod peer;
@@ -22,7 +24,7 @@ mod setting;
 mod workload;
 
 pub use model::{Batch, EngineModel, StepTimes};
-pub use outcome::{Figures, Outcome, Served, Times};
+pub use outcome::{Fence, Figures, Outcome, Served, Times};
 pub use peer::Peer;
 pub use policy::{Policy, PolicyError, Rule};
 pub use run::run;

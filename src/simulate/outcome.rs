@@ -15,6 +15,8 @@ pub struct Served {
     pub cached_tokens: u64,
     /// The engine that served it, from 0.
     pub engine: usize,
+    /// When it came, in seconds after the start.
+    pub came: f64,
 }
 
 impl Served {
@@ -25,9 +27,22 @@ impl Served {
     }
 }
 
+/// A fence that telemetry puts up, or takes down.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Fence {
+    /// Seconds after the start.
+    pub at: f64,
+    /// Whose it is.
+    pub engine: usize,
+    /// Whether it keeps requests away from now on.
+    pub up: bool,
+}
+
 /// All requests of a run that count.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Outcome {
+    /// When telemetry fenced an engine, and when it did not any more; of the whole run.
+    pub fences: Vec<Fence>,
     /// In order of their coming.
     pub served: Vec<Served>,
     /// Requests that nobody served: their prompt fits no engine, or there was no engine.
@@ -118,8 +133,10 @@ mod tests {
             prompt_tokens: 100,
             cached_tokens: 25,
             engine: 0,
+            came: 0.0,
         };
         let outcome = Outcome {
+            fences: Vec::new(),
             served: (1..=101).map(|i| served(f64::from(i))).collect(),
             unserved: 1,
             broken: 2,

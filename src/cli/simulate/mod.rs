@@ -73,6 +73,9 @@ pub(super) struct SimulateCommand {
     /// An engine, from 1, runs at this part of its speed, from and up to so many seconds after the start
     #[arg(long, value_delimiter = ',', value_name = "ENGINE:SPEED@FROM[-TO],...")]
     throttle: Vec<Throttle>,
+    /// Has the router read the engines' GPUs once a second: it then knows what --throttle does to their clocks
+    #[arg(long)]
+    telemetry: bool,
     /// An engine, from 1, dies after so many seconds, and comes back with an empty cache
     #[arg(long, value_delimiter = ',', value_name = "ENGINE@AT[-BACK],...")]
     fail: Vec<Span>,
@@ -118,7 +121,7 @@ pub(super) struct SimulateCommand {
 const RECORDED: &str = "Recorded decisions";
 
 /// What says how to simulate, and would say nothing of what was recorded.
-const OF_A_SIMULATION: [&str; 18] = [
+const OF_A_SIMULATION: [&str; 19] = [
     "requests",
     "arrivals",
     "rate",
@@ -127,6 +130,7 @@ const OF_A_SIMULATION: [&str; 18] = [
     "engines",
     "speeds",
     "throttle",
+    "telemetry",
     "fail",
     "join",
     "cache_tokens",
@@ -259,6 +263,7 @@ impl SimulateCommand {
             changes: self.changes()?,
             event_delay: self.event_delay,
             warm_up: self.warm_up,
+            telemetry: self.telemetry,
             ..Setting::of(engines)
         })
     }
@@ -279,7 +284,7 @@ impl SimulateCommand {
             Ok(())
         };
         for throttle in &self.throttle {
-            happens("--throttle", throttle.span, Happening::Speed(throttle.speed), Happening::Speed(1.0))?;
+            happens("--throttle", throttle.span, Happening::Clocks(throttle.speed), Happening::Clocks(1.0))?;
         }
         for &span in &self.fail {
             happens("--fail", span, Happening::Dies, Happening::Comes)?;

@@ -26,6 +26,10 @@ impl<T> Agenda<T> {
         self.entries += 1;
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     pub(super) fn next(&mut self) -> Option<(Duration, T)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.what))
     }

@@ -2,6 +2,7 @@
 
 mod agenda;
 mod router;
+mod telemetry;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,8 @@ use self::{
 use super::{
     cache::Cache,
     engine::{Engine, Step},
-    outcome::{Outcome, Served},
+    gpu::{Gpu, Told},
+    outcome::{Fence, Outcome, Served},
     peer::Gauge,
     policy::{Policy, Rule},
     setting::{Happening, Setting},
@@ -82,6 +84,8 @@ enum What {
     },
     /// Somebody may leave the router's queue.
     Wake,
+    /// GPUs are sampled.
+    Sample,
 }
 
 /// A request that came.
@@ -111,6 +115,9 @@ enum State {
 /// An engine and what it is doing.
 struct Unit {
     engine: Engine,
+    gpu: Gpu,
+    /// Its step would be over, but for its GPU.
+    overdue: bool,
     /// The step that it is at.
     step: Option<Step>,
     /// How often it has died; what a former incarnation had under way comes to nothing.
@@ -137,6 +144,7 @@ struct Run<'a> {
     /// Every page that any request had, for what an engine that forgets nothing would have.
     seen: AHashSet<SequenceHash>,
     counts_from: Duration,
+    fences: Vec<Fence>,
 }
 
 fn seconds(seconds: f64) -> Duration {
@@ -154,6 +162,8 @@ impl<'a> Run<'a> {
         let page = u64::from(block_size.get());
         let unit = |(engine, &speed): (usize, &f64)| Unit {
             engine: Engine::new(setting.model, speed, page),
+            gpu: Gpu::new(),
+            overdue: false,
             step: None,
             life: 0,
             present: setting.starts_with(engine),
@@ -175,12 +185,16 @@ impl<'a> Run<'a> {
             wakes: None,
             seen: AHashSet::new(),
             counts_from: seconds(workload.after(setting.warm_up)),
+            fences: Vec::new(),
         };
         run.caches = (0..run.units.len()).map(|_| run.empty_cache()).collect();
         for engine in 0..run.units.len() {
             if run.units[engine].present {
-                run.router.comes(engine);
+                run.comes(engine, None);
             }
+        }
+        if setting.telemetry {
+            run.agenda.put(Duration::ZERO, What::Sample);
         }
         for (number, change) in setting.changes.iter().enumerate() {
             run.agenda.put(seconds(change.at), What::Change { number });
@@ -191,6 +205,14 @@ impl<'a> Run<'a> {
             }
         }
         run
+    }
+
+    fn comes(&mut self, engine: usize, told: Option<Told>) {
+        self.router.comes(engine);
+        let stated = self.setting.capabilities.get(engine);
+        if let Some(told) = told.or_else(|| stated.map(|&capability| Told::capable(capability))) {
+            self.router.tell(engine, told);
+        }
     }
 
     fn empty_cache(&self) -> Cache {
@@ -205,7 +227,10 @@ impl<'a> Run<'a> {
                 self.release();
             }
             What::StepEnds { engine, life } => {
-                if self.units[engine].life == life {
+                let unit = &mut self.units[engine];
+                if unit.life == life && unit.gpu.lost {
+                    unit.overdue = true;
+                } else if unit.life == life {
                     self.end_step(engine);
                     self.begin_step(engine);
                 }
@@ -248,6 +273,10 @@ impl<'a> Run<'a> {
                 self.wakes = None;
                 self.release();
             }
+            What::Sample => {
+                self.sample();
+                self.release();
+            }
         }
     }
 
@@ -258,6 +287,7 @@ impl<'a> Run<'a> {
         self.seen.extend(&job.sequence);
         let served = Served {
             prompt_tokens: job.prompt_tokens,
+            came: self.now.as_secs_f64(),
             ideal: self.setting.model.alone(job.prompt_tokens, kept as u64 * self.page),
             ..Served::default()
         };
@@ -319,6 +349,7 @@ impl<'a> Run<'a> {
         };
         (request.booking, request.state) = (Some(booking), State::Prefilling);
         request.served.engine = engine;
+        self.units[engine].gpu.sent();
         if self.units[engine].present {
             let job = &self.workload.sessions[request.session][request.turn].job;
             self.units[engine].engine.arrive(id, Arc::clone(job));
@@ -337,6 +368,9 @@ impl<'a> Run<'a> {
 
     fn begin_step(&mut self, engine: usize) {
         let unit = &mut self.units[engine];
+        if unit.gpu.lost {
+            return;
+        }
         let cache = &mut self.caches[if self.pooled { 0 } else { engine }];
         unit.step = unit.engine.step(cache);
         let Some(step) = &unit.step else { return };
@@ -395,13 +429,21 @@ impl<'a> Run<'a> {
         let Some(unit) = self.units.get_mut(engine) else { return };
         match change.what {
             Happening::Speed(factor) => unit.engine.set_speed(factor * self.setting.speeds[engine]),
+            Happening::Clocks(share) => {
+                unit.gpu.clocks = share;
+                unit.engine.set_speed(share * self.setting.speeds[engine]);
+            }
+            Happening::LosesGpu => self.lose_gpu(engine),
+            Happening::RegainsGpu => self.regain_gpu(engine),
             Happening::Comes if !unit.present => {
                 unit.present = true;
-                self.router.comes(engine);
+                let told = unit.gpu.told();
+                self.comes(engine, told);
             }
             Happening::Dies if unit.present => {
                 unit.present = false;
                 unit.life += 1;
+                unit.overdue = false;
                 let under_way = unit.step.take().map_or_else(Vec::new, |step| step.finished);
                 let shared = if self.pooled { 0 } else { engine };
                 let lost = unit.engine.die(&mut self.caches[shared]);
@@ -422,6 +464,7 @@ impl<'a> Run<'a> {
         let counts = || self.requests.iter().filter(|request| request.came >= self.counts_from);
         let of = |state| counts().filter(move |request| request.state == state);
         Outcome {
+            fences: self.fences.clone(),
             served: of(State::Done).map(|request| request.served).collect(),
             unserved: of(State::Unserved).count() + of(State::Waiting).count(),
             broken: of(State::Broken).count(),

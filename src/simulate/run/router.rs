@@ -9,12 +9,13 @@ use crate::{
     event::Event,
     hash::{BlockHash, BlockSize},
     index::{self, IndexWriter, PrefixIndex},
-    load::{Booking, Capacity},
+    load::{Booking, Capacity, SlotLoad},
     select::{
-        Admission, Demand, Member, Mode, Pin, PinField, Scratch, Selector, Tuning,
+        Admission, Demand, Exclusion, Member, Mode, Pin, PinField, Scratch, Selector, Tuning,
         queue::{Limits, Look, Polled, Queue, QueueSettings, Urgency, Wait, WaitReason, Waiting},
     },
     simulate::{
+        gpu::Told,
         model::EngineModel,
         peer::Gauge,
         policy::{Policy, Rule},
@@ -34,6 +35,8 @@ pub(super) struct Router {
     selector: Selector,
     /// Requests that wait, by their numbers.
     queue: Queue<usize>,
+    /// Whether faults of devices count.
+    device_weights: bool,
     /// When somebody may leave it though nothing else happens.
     wakes: Option<Duration>,
     index: PrefixIndex,
@@ -93,6 +96,7 @@ impl Router {
                 limits: Limits::default(),
                 tenants_share: false,
             }),
+            device_weights: tuning.device_weights.enabled,
             wakes: None,
             index,
             writers,
@@ -134,6 +138,20 @@ impl Router {
             });
         }
         slot.generation += 1;
+    }
+
+    /// What it has at an engine.
+    pub(super) fn load_of(&self, engine: usize) -> SlotLoad {
+        self.slots.get(engine).map_or_else(SlotLoad::default, |&slot| self.selector.loads().get(slot))
+    }
+
+    /// It hears how an engine's GPU is doing.
+    pub(super) fn tell(&mut self, engine: usize, told: Told) {
+        let fenced = told.fault && self.device_weights;
+        for member in self.members.iter_mut().filter(|member| engine_of(member.worker) == engine) {
+            member.device = Some(told.condition);
+            member.exclusion = fenced.then_some(Exclusion::Fenced);
+        }
     }
 
     /// Chooses an engine for request `id` and books it there, or keeps it. `gauge` is what an engine says when it is asked now.
@@ -257,7 +275,7 @@ impl Router {
         self.slots.iter().map(|&slot| self.index.blocks(slot)[0]).collect()
     }
 
-    pub(super) fn load(&self) -> crate::load::SlotLoad {
+    pub(super) fn load(&self) -> SlotLoad {
         self.selector.loads().total()
     }
 }
