@@ -15,7 +15,7 @@ use std::{
 use criterion::{BenchmarkId, Criterion, Throughput};
 use fastrand::Rng;
 use kvroute::{
-    device::{DeviceClass, Speed},
+    device::Speed,
     hash::{BlockHash, BlockSize, SequenceHash, chain},
     index::{self, Overlap, PrefixIndex},
     load::{Backlog, Booking, Claim, SlotLoad},
@@ -38,17 +38,7 @@ fn block_size() -> BlockSize {
 }
 
 fn member(index: u32) -> Member {
-    Member {
-        slot: Slot { index, generation: 0 },
-        worker: WorkerId(u64::from(index)),
-        rank: Rank(0),
-        class: DeviceClass::Accelerator,
-        device: None,
-        credits_overlap: true,
-        expected: None,
-        capacity: kvroute::load::Capacity::default(),
-        exclusion: None,
-    }
+    Member::new(Slot { index, generation: 0 }, WorkerId(u64::from(index)), Rank(0))
 }
 
 /// A busy fleet in which some hold a part of the prompt.

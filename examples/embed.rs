@@ -3,7 +3,6 @@
 //! Two workers report what they cached, a prompt is looked up, and the worker that holds its beginning gets it.
 
 use kvroute::{
-    device::DeviceClass,
     event::{EngineHash, Event, Stored, StoredBlock, Tier},
     hash::{BlockHasher, BlockSize, Identity, Prompt, chain},
     index::{self, PrefixIndex},
@@ -15,17 +14,7 @@ use std::{error::Error, num::NonZeroUsize, time::Instant};
 fn main() -> Result<(), Box<dyn Error>> {
     let block_size = BlockSize::new(16)?;
     let mut slots = SlotAllocator::new();
-    let members = [1, 2].map(|worker| Member {
-        slot: slots.allocate(),
-        worker: WorkerId(worker),
-        rank: Rank(0),
-        class: DeviceClass::Accelerator,
-        device: None,
-        credits_overlap: true,
-        expected: None,
-        capacity: kvroute::load::Capacity::default(),
-        exclusion: None,
-    });
+    let members = [1, 2].map(|worker| Member::new(slots.allocate(), WorkerId(worker), Rank(0)));
 
     // Hash the prompt: 100 tokens make 6 complete blocks.
     let tokens: Vec<u32> = (0..100).collect();

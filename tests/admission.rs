@@ -9,7 +9,7 @@
 
 use fastrand::Rng;
 use kvroute::{
-    device::{Condition, DeviceClass, Weights},
+    device::{Condition, Weights},
     event::{EngineHash, Event, Stored, StoredBlock, Tier},
     hash::{BlockHash, BlockSize, SequenceHash, chain},
     index::{self, IndexWriter, Overlap, PrefixIndex},
@@ -31,17 +31,7 @@ fn block_size() -> BlockSize {
 }
 
 fn member(index: u32) -> Member {
-    Member {
-        slot: Slot { index, generation: 0 },
-        worker: WorkerId(u64::from(index) + 100),
-        rank: Rank(0),
-        class: DeviceClass::Accelerator,
-        device: None,
-        credits_overlap: true,
-        expected: None,
-        capacity: kvroute::load::Capacity::default(),
-        exclusion: None,
-    }
+    Member::new(Slot { index, generation: 0 }, WorkerId(u64::from(index) + 100), Rank(0))
 }
 
 /// A prompt of complete blocks, each named by a letter.

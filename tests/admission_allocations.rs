@@ -16,7 +16,6 @@ mod counting_allocator;
 use crate::counting_allocator::allocations;
 use fastrand::Rng;
 use kvroute::{
-    device::DeviceClass,
     hash::{BlockHash, BlockSize, SequenceHash, chain},
     index::{self, PrefixIndex},
     select::{CostModel, Demand, Member, Mode, Pin, PinField, Scratch, Selector, Tuning},
@@ -25,17 +24,7 @@ use kvroute::{
 use std::{num::NonZeroUsize, time::Duration};
 
 fn members() -> Vec<Member> {
-    let member = |index| Member {
-        slot: Slot { index, generation: 0 },
-        worker: WorkerId(u64::from(index)),
-        rank: Rank(0),
-        class: DeviceClass::Accelerator,
-        device: None,
-        credits_overlap: true,
-        expected: None,
-        capacity: kvroute::load::Capacity::default(),
-        exclusion: None,
-    };
+    let member = |index| Member::new(Slot { index, generation: 0 }, WorkerId(u64::from(index)), Rank(0));
     (0..16).map(member).collect()
 }
 

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use kvroute::{
-    device::{DeviceClass, MeanSpeed, Speed},
+    device::{MeanSpeed, Speed},
     hash::BlockSize,
     index::Overlap,
     load::{Backlog, SlotLoad},
@@ -57,17 +57,7 @@ impl Engine {
         for &(work, seconds) in &self.shown {
             speed.observe(work, Duration::from_secs_f64(seconds), 1.0, 1e-4);
         }
-        let member = Member {
-            slot: Slot { index, generation: 0 },
-            worker: WorkerId(u64::from(index)),
-            rank: Rank(0),
-            class: DeviceClass::Accelerator,
-            device: None,
-            credits_overlap: true,
-            expected: None,
-            capacity: kvroute::load::Capacity::default(),
-            exclusion: None,
-        };
+        let member = Member::new(Slot { index, generation: 0 }, WorkerId(u64::from(index)), Rank(0));
         let overlap = Overlap { gpu: self.held, host: self.host, ..Overlap::default() };
         let predicted = predicted(overlap, self.carried);
         let waiting = u32::try_from(self.queue.len()).unwrap();

@@ -12,7 +12,6 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use fastrand::Rng;
 use kvroute::{
-    device::DeviceClass,
     event::{EngineHash, Event, Stored, StoredBlock, Tier},
     hash::{BlockHash, BlockSize},
     index::{self, IndexWriter, Overlap, PrefixIndex},
@@ -47,17 +46,7 @@ fn row(gpu: u64, host: u64, sent: u64, beside: Option<Slot>, credits_overlap: bo
     }
     let prompt: Vec<_> = (0..20).map(BlockHash).collect();
     let mut lookup = index::Scratch::new();
-    let member = Member {
-        slot: OWN,
-        worker: WorkerId(1),
-        rank: Rank(0),
-        class: DeviceClass::Accelerator,
-        device: None,
-        credits_overlap,
-        capacity: kvroute::load::Capacity::default(),
-        expected: beside,
-        exclusion: None,
-    };
+    let member = Member { credits_overlap, expected: beside, ..Member::new(OWN, WorkerId(1), Rank(0)) };
     let selector = Selector::new(Mode::Kv, Tuning::default());
     let demand = Demand::new(320, BlockSize::new(16).unwrap(), &[]);
     let mut scratch = Scratch::new();

@@ -12,10 +12,10 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use fastrand::Rng;
 use kvroute::{
-    device::{Condition, DeviceClass, Weights},
+    device::{Condition, Weights},
     hash::BlockSize,
     index::{self, PrefixIndex},
-    load::{Booking, Capacity},
+    load::Booking,
     select::{
         Demand, Member, Mode, Pin, PinField, Scratch, Selector, Tuning,
         cost::{Cost, time::TimeCost},
@@ -33,17 +33,7 @@ struct Fleet {
 
 impl Fleet {
     fn new(enabled: bool) -> Self {
-        let member = |index| Member {
-            slot: Slot { index, generation: 0 },
-            worker: WorkerId(u64::from(index)),
-            rank: Rank(0),
-            class: DeviceClass::Accelerator,
-            device: None,
-            credits_overlap: true,
-            expected: None,
-            capacity: Capacity::default(),
-            exclusion: None,
-        };
+        let member = |index| Member::new(Slot { index, generation: 0 }, WorkerId(u64::from(index)), Rank(0));
         let device_weights = Weights { enabled, ..Weights::default() };
         Self {
             members: (0..2).map(member).collect(),

@@ -9,7 +9,6 @@
 
 use fastrand::Rng;
 use kvroute::{
-    device::DeviceClass,
     hash::{BlockHash, BlockSize, SequenceHash, chain},
     index::{self, PrefixIndex},
     load::{Booking, Capacity, Claim, Thresholds},
@@ -26,15 +25,8 @@ const BATCH: u64 = 1000;
 
 fn member(index: u32, worker: u64) -> Member {
     Member {
-        slot: Slot { index, generation: 0 },
-        worker: WorkerId(worker),
-        rank: Rank(index),
-        class: DeviceClass::Accelerator,
-        device: None,
-        credits_overlap: true,
-        expected: None,
         capacity: Capacity { kv_blocks: Some(100), batch_tokens: Some(BATCH) },
-        exclusion: None,
+        ..Member::new(Slot { index, generation: 0 }, WorkerId(worker), Rank(index))
     }
 }
 

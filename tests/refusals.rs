@@ -11,7 +11,6 @@ use std::{collections::BTreeSet, time::Duration};
 
 use fastrand::Rng;
 use kvroute::{
-    device::DeviceClass,
     hash::BlockSize,
     select::{Demand, Exclusion, Member, Mode, Phase, Pin, PinField, RefusalKind, Row, Tuning, decide},
     slot::{Rank, Slot, WorkerId},
@@ -24,15 +23,8 @@ use RefusalKind::{Busy, Invalid, Unavailable};
 /// Worker 1 with two ranks and worker 2 with one, all excluded alike or not at all.
 fn fleet(exclusion: Option<Exclusion>) -> Vec<Row> {
     let member = |(index, worker, rank)| Member {
-        slot: Slot { index, generation: 0 },
-        worker: WorkerId(worker),
-        rank: Rank(rank),
-        class: DeviceClass::Accelerator,
-        device: None,
-        credits_overlap: true,
-        expected: None,
-        capacity: kvroute::load::Capacity::default(),
         exclusion,
+        ..Member::new(Slot { index, generation: 0 }, WorkerId(worker), Rank(rank))
     };
     [(0, 1, 0), (1, 1, 1), (2, 2, 0)].map(member).iter().map(Row::new).collect()
 }

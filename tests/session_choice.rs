@@ -12,7 +12,6 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use fastrand::Rng;
 use kvroute::{
-    device::DeviceClass,
     hash::BlockSize,
     index::{self, PrefixIndex},
     load::Claim,
@@ -39,17 +38,7 @@ fn slot(index: u32) -> Slot {
 
 impl Set {
     fn new(mode: Mode, tuning: Tuning) -> Self {
-        let members = (0..3).map(|index| Member {
-            slot: slot(index),
-            worker: WorkerId(index.into()),
-            rank: Rank(0),
-            class: DeviceClass::Accelerator,
-            device: None,
-            credits_overlap: true,
-            capacity: kvroute::load::Capacity::default(),
-            expected: None,
-            exclusion: None,
-        });
+        let members = (0..3).map(|index| Member::new(slot(index), WorkerId(index.into()), Rank(0)));
         Self { selector: Selector::new(mode, tuning), members: members.collect(), scratch: Scratch::new() }
     }
 

@@ -28,17 +28,7 @@ const BLOCK: u32 = 16;
 
 fn row(worker: u64, rank: u32, requests: u32) -> Row {
     let index = u32::try_from(worker).unwrap() * 8 + rank;
-    let member = Member {
-        slot: Slot { index, generation: 0 },
-        worker: WorkerId(worker),
-        rank: Rank(rank),
-        class: DeviceClass::Accelerator,
-        device: None,
-        credits_overlap: true,
-        expected: None,
-        capacity: kvroute::load::Capacity::default(),
-        exclusion: None,
-    };
+    let member = Member::new(Slot { index, generation: 0 }, WorkerId(worker), Rank(rank));
     Row { load: SlotLoad { requests, ..SlotLoad::default() }, ..Row::new(&member) }
 }
 

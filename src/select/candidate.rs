@@ -36,6 +36,25 @@ pub struct Member {
     pub exclusion: Option<Exclusion>,
 }
 
+impl Member {
+    /// A rank of whose slot, worker and number alone anything is known: an accelerator without telemetry, whose overlaps are
+    /// credited, and that may be chosen.
+    #[must_use]
+    pub fn new(slot: Slot, worker: WorkerId, rank: Rank) -> Self {
+        Self {
+            slot,
+            worker,
+            rank,
+            class: DeviceClass::Accelerator,
+            device: None,
+            credits_overlap: true,
+            expected: None,
+            capacity: Capacity::default(),
+            exclusion: None,
+        }
+    }
+}
+
 /// One candidate: what is known of a slot with regard to one request.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Row {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use kvroute::{
     decisions::{Comparison, Decision, Question, Rule, Verdict, replay, what_if},
-    device::{DeviceClass, Speed},
+    device::Speed,
     hash::BlockSize,
     index::Overlap,
     load::{Backlog, SlotLoad},
@@ -21,17 +21,7 @@ fn decision(tuning: Tuning, busy: u64) -> Decision {
     let block_size = BlockSize::new(BLOCK).unwrap();
     let demand = Demand::new(160, block_size, &[]);
     let row = |index: u32, gpu: u32, blocks: u64| {
-        let member = Member {
-            slot: Slot { index, generation: 0 },
-            worker: WorkerId(u64::from(index) + 1),
-            rank: Rank(0),
-            class: DeviceClass::Accelerator,
-            device: None,
-            credits_overlap: true,
-            capacity: kvroute::load::Capacity::default(),
-            expected: None,
-            exclusion: None,
-        };
+        let member = Member::new(Slot { index, generation: 0 }, WorkerId(u64::from(index) + 1), Rank(0));
         let mut row = Row {
             overlap: Overlap { gpu, ..Overlap::default() },
             load: SlotLoad { requests: 0, prefill_tokens: 0, decode_blocks: blocks },

@@ -80,15 +80,9 @@ impl Set {
     fn new(number: usize, (mode, tuning): (Mode, Tuning)) -> Self {
         let (index, mut writers) = PrefixIndex::new(NonZeroUsize::MIN);
         let member = |at: u32| Member {
-            slot: Slot { index: at, generation: 0 },
-            worker: WorkerId(u64::from(at / 2) + 1),
-            rank: Rank(at % 2),
             class: if at < 2 { DeviceClass::Cpu } else { DeviceClass::Accelerator },
-            device: None,
-            credits_overlap: true,
-            capacity: kvroute::load::Capacity::default(),
             expected: (at % 2 == 1).then_some(Slot { index: 100 + at, generation: 0 }),
-            exclusion: None,
+            ..Member::new(Slot { index: at, generation: 0 }, WorkerId(u64::from(at / 2) + 1), Rank(at % 2))
         };
         let rule = Rule {
             worker_set: format!("set-{number}"),

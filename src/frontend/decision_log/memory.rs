@@ -106,7 +106,6 @@ pub(super) mod tests {
     use super::*;
     use crate::{
         decisions::{Question, Rule, Verdict},
-        device::DeviceClass,
         hash::BlockSize,
         select::{Demand, Member},
         slot::{Rank, Slot, WorkerId},
@@ -116,17 +115,7 @@ pub(super) mod tests {
     pub(in crate::frontend::decision_log) fn kept(number: u64, request: &str, rows: u32) -> Arc<Kept> {
         let block_size = BlockSize::new(16).unwrap();
         let row = |index| {
-            Row::new(&Member {
-                slot: Slot { index, generation: 0 },
-                worker: WorkerId(u64::from(index)),
-                rank: Rank(0),
-                class: DeviceClass::Accelerator,
-                device: None,
-                credits_overlap: true,
-                capacity: crate::load::Capacity::default(),
-                expected: None,
-                exclusion: None,
-            })
+            Row::new(&Member::new(Slot { index, generation: 0 }, WorkerId(u64::from(index)), Rank(0)))
         };
         let config = Arc::new(RouterConfig::default());
         let rule = Rule {

@@ -62,26 +62,15 @@ fn matched(row: &Row, demand: &Demand<'_>) -> f64 {
 #[cfg(test)]
 mod tests {
     use crate::{
-        device::DeviceClass,
         index::Overlap,
-        load::{Capacity, SlotLoad},
+        load::SlotLoad,
         select::{Member, Row},
         slot::{Rank, Slot, WorkerId},
     };
 
     /// A row with so many blocks of the prompt and requests in flight.
     pub(super) fn row(gpu: u32, requests: u32) -> Row {
-        let member = Member {
-            slot: Slot { index: 0, generation: 0 },
-            worker: WorkerId(0),
-            rank: Rank(0),
-            class: DeviceClass::Accelerator,
-            device: None,
-            credits_overlap: true,
-            expected: None,
-            capacity: Capacity::default(),
-            exclusion: None,
-        };
+        let member = Member::new(Slot { index: 0, generation: 0 }, WorkerId(0), Rank(0));
         Row {
             overlap: Overlap { gpu, ..Overlap::default() },
             load: SlotLoad { requests, ..SlotLoad::default() },

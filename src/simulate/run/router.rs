@@ -5,7 +5,6 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use fastrand::Rng;
 
 use crate::{
-    device::DeviceClass,
     event::Event,
     hash::{BlockHash, BlockSize},
     index::{self, IndexWriter, PrefixIndex},
@@ -111,17 +110,8 @@ impl Router {
     /// An engine came, with nothing in its cache.
     pub(super) fn comes(&mut self, engine: usize) {
         let Some(&slot) = self.slots.get(engine) else { return };
-        self.members.push(Member {
-            slot,
-            worker: WorkerId(engine as u64),
-            rank: Rank(0),
-            class: DeviceClass::Accelerator,
-            device: None,
-            credits_overlap: true,
-            expected: None,
-            capacity: self.capacity,
-            exclusion: None,
-        });
+        self.members
+            .push(Member { capacity: self.capacity, ..Member::new(slot, WorkerId(engine as u64), Rank(0)) });
         self.members.sort_unstable_by_key(|member| member.worker);
         self.asked = None;
     }

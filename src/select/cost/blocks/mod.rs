@@ -69,7 +69,6 @@ pub fn price(row: &Row, demand: &Demand<'_>, tuning: &Tuning, least_prefill: u64
 mod tests {
     use super::*;
     use crate::{
-        device::DeviceClass,
         hash::BlockSize,
         index::Overlap,
         load::SlotLoad,
@@ -83,17 +82,7 @@ mod tests {
 
     /// A slot with `prefill` tokens outstanding and `blocks` in use once the request is there.
     fn row(overlap: Overlap, prefill: u64, blocks: u64, tuning: &Tuning) -> Row {
-        let member = Member {
-            slot: Slot { index: 0, generation: 0 },
-            worker: WorkerId(0),
-            rank: Rank(0),
-            class: DeviceClass::Accelerator,
-            device: None,
-            credits_overlap: true,
-            expected: None,
-            capacity: crate::load::Capacity::default(),
-            exclusion: None,
-        };
+        let member = Member::new(Slot { index: 0, generation: 0 }, WorkerId(0), Rank(0));
         Row {
             overlap,
             cached_tokens: cached_tokens(overlap, demand().block_size, tuning),
