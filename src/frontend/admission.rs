@@ -36,18 +36,10 @@ impl App {
         send: &mut Send,
         avoid: &[WorkerId],
     ) -> Result<Placed, ApiError> {
-        match self.place_for(send, avoid).await {
+        match self.place_in_turn(&send.set, &send.prompt, send.hop, &send.hints, avoid).await {
             Ok(placed) => Ok(placed),
             Err(NotPlaced::Refused(refusal)) => self.place_later(send, avoid, refusal).await,
             Err(NotPlaced::TurnedAway(reason)) => Err(reason.error()),
-        }
-    }
-
-    async fn place_for(&self, send: &Send, avoid: &[WorkerId]) -> Result<Placed, NotPlaced> {
-        if avoid.is_empty() {
-            self.place_in_turn(&send.set, &send.prompt, send.hop, &send.hints).await
-        } else {
-            self.place(&send.set, &send.prompt, send.hop, avoid).map_err(NotPlaced::Refused)
         }
     }
 
@@ -74,7 +66,7 @@ impl App {
             // A model that has gone altogether is unavailable rather than unknown: the request was in time for it.
             let Ok((set, _)) = self.set_for(&send.model, &send.hints) else { break };
             send.set = set;
-            match self.place_for(send, avoid).await {
+            match self.place_in_turn(&send.set, &send.prompt, send.hop, &send.hints, avoid).await {
                 Ok(placed) => return Ok(placed),
                 Err(NotPlaced::Refused(again)) => refusal = again,
                 Err(NotPlaced::TurnedAway(reason)) => return Err(reason.error()),

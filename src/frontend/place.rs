@@ -106,7 +106,8 @@ impl App {
         })
     }
 
-    /// How much there is to compute, and the prompt's blocks to keep.
+    /// How much there is to compute, why the request would wait if it came now and nobody else did, if it would, and the
+    /// prompt's blocks to keep.
     ///
     /// # Errors
     /// Why the request would get no worker.
@@ -115,18 +116,13 @@ impl App {
         set: &SetView,
         prompt: &Prompt,
         hop: Hop,
-    ) -> Result<(PrefillEstimate, Hashed), Refusal> {
+    ) -> Result<(PrefillEstimate, Option<Wait>, Hashed), Refusal> {
         self.explained(set, prompt, hop, |outcome, tools, dry| {
-            let estimate = set.selector.estimate(&dry.demand, &tools.rows, &outcome?);
+            let choice = outcome?;
+            let estimate = set.selector.estimate(&dry.demand, &tools.rows, &choice);
+            let wait = set.selector.explain_wait(&dry.demand, &tools.rows, &choice, dry.now);
             let Blocks { hashes, sequence } = dry.blocks;
-            Ok((estimate, Hashed { hashes: hashes.to_vec(), sequence: sequence.to_vec() }))
-        })
-    }
-
-    /// Why the request would wait if it came now and nobody else did, if it would.
-    pub(super) fn would_wait(&self, set: &SetView, prompt: &Prompt, hop: Hop) -> Option<Wait> {
-        self.explained(set, prompt, hop, |outcome, tools, dry| {
-            set.selector.explain_wait(&dry.demand, &tools.rows, &outcome.ok()?, dry.now)
+            Ok((estimate, wait, Hashed { hashes: hashes.to_vec(), sequence: sequence.to_vec() }))
         })
     }
 

@@ -254,12 +254,7 @@ pub(super) async fn place_prefill(
     avoid: &[WorkerId],
 ) -> Result<Placed, ApiError> {
     loop {
-        let placed = if avoid.is_empty() {
-            app.place_in_turn(set, prompt, hop, hints).await
-        } else {
-            app.place(set, prompt, hop, avoid).map_err(NotPlaced::Refused)
-        };
-        let refusal = match placed {
+        let refusal = match app.place_in_turn(set, prompt, hop, hints, avoid).await {
             Ok(placed) => return Ok(placed),
             Err(NotPlaced::Refused(refusal)) => refusal,
             Err(NotPlaced::TurnedAway(reason)) => return Err(reason.error()),

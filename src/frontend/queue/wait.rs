@@ -22,8 +22,9 @@ use crate::{
     },
     select::{
         AffinityMode, Phase, Refusal,
-        queue::{Expired, Overflow, Ticket, Urgency, Waiting},
+        queue::{Expired, Overflow, Ticket, Urgency, Wait, Waiting},
     },
+    slot::WorkerId,
 };
 
 /// Why a request has no worker.
@@ -81,7 +82,8 @@ impl Drop for Place {
 }
 
 impl App {
-    /// Chooses a worker of `set` and books the request there, once the set's configuration lets it go.
+    /// Chooses a worker of `set` and books the request there, once the set's configuration lets it go. One that failed at
+    /// the workers to `avoid` has waited before, and does not wait again.
     ///
     /// # Errors
     /// Why it got none.
@@ -91,10 +93,11 @@ impl App {
         prompt: &Prompt,
         hop: Hop,
         hints: &Hints,
+        avoid: &[WorkerId],
     ) -> Result<Placed, NotPlaced> {
         // A decode hop has nothing to prefill, so nothing to wait for.
-        if !set.selector.makes_wait() || hop.phase == Phase::Decode {
-            return self.place(set, prompt, hop, &[]).map_err(NotPlaced::Refused);
+        if !avoid.is_empty() || !set.selector.makes_wait() || hop.phase == Phase::Decode {
+            return self.place(set, prompt, hop, avoid).map_err(NotPlaced::Refused);
         }
         let queue = self.queues.of(set, &self.settings);
         // Who comes while others wait stands behind them, even if somebody has become free this very moment.
@@ -115,7 +118,7 @@ impl App {
         hop: Hop,
         hints: &Hints,
     ) -> Result<Placed, NotPlaced> {
-        let (waiting, blocks) = self.waiting(set, prompt, hop, hints).map_err(NotPlaced::Refused)?;
+        let (waiting, wait, blocks) = self.waiting(set, prompt, hop, hints).map_err(NotPlaced::Refused)?;
         let (answer, answered) = oneshot::channel();
         let isl_tokens = prompt.asking(hop).isl_tokens;
         let waiter = Waiter { prompt: prompt.without_tokens(), isl_tokens, hop, blocks, answer };
@@ -129,7 +132,6 @@ impl App {
         let ticket = ticket.map_err(|overflow| {
             let full = if overflow.name == "tokens" { Left::FullOfTokens } else { Left::FullOfRequests };
             self.queues.tally.count(full);
-            let wait = self.would_wait(set, prompt, hop);
             let expected = wait.map_or(Duration::ZERO, |wait| wait.expected);
             NotPlaced::TurnedAway(TurnedAway::Full { overflow, expected })
         })?;
@@ -144,8 +146,8 @@ impl App {
         prompt: &Prompt,
         hop: Hop,
         hints: &Hints,
-    ) -> Result<(Waiting, Hashed), Refusal> {
-        let (prefill, blocks) = self.estimate(set, prompt, hop)?;
+    ) -> Result<(Waiting, Option<Wait>, Hashed), Refusal> {
+        let (prefill, wait, blocks) = self.estimate(set, prompt, hop)?;
         let arrived = self.fleet.clock().now();
         let waiting = Waiting {
             arrived,
@@ -161,7 +163,7 @@ impl App {
             prefill_seconds: prefill.seconds,
             prefix: blocks.sequence.first().copied(),
         };
-        Ok((waiting, blocks))
+        Ok((waiting, wait, blocks))
     }
 }
 
@@ -191,11 +193,9 @@ pub(in crate::frontend) fn describe(
     let tuning = &set.config.tuning;
     let queue = app.queues.known(set);
     let depth = queue.as_ref().map(|queue| queue.depth(app.fleet.clock().now())).unwrap_or_default();
-    let ahead = queue.and_then(|queue| {
-        let (waiting, _) = app.waiting(set, prompt, hop, hints).ok()?;
-        Some(queue.ahead_of(&waiting))
-    });
-    let wait = app.would_wait(set, prompt, hop);
+    let told = app.waiting(set, prompt, hop, hints).ok();
+    let ahead = queue.zip(told.as_ref()).map(|(queue, (waiting, ..))| queue.ahead_of(waiting));
+    let wait = told.and_then(|(_, wait, _)| wait);
     Some(json!({
         "threshold": tuning.queue_threshold,
         "hold_seconds": tuning.hold.map(|hold| hold.as_secs_f64()),
