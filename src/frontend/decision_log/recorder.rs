@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     decisions::{Decision, Outcome, Question, Rule, Verdict},
-    fleet::{Clock, SetView},
+    fleet::{Clock, Fingerprint, SetView},
     frontend::{app::unix_ms, asking::Prompt},
     select::{Choice, Demand, Refusal, Row, Scratch, Selector},
 };
@@ -39,9 +39,16 @@ pub(super) struct Log {
     pub(super) queue: Arc<Queue>,
     pub(super) memory: Memory,
     /// The rule of each selector that recorded anything and is still there.
-    rules: Mutex<Vec<(Weak<Selector>, Arc<Rule>)>>,
+    rules: Mutex<Vec<Known>>,
     /// Relaxed: numbers need only differ.
     number: AtomicU64,
+}
+
+/// The rule of a selector, and the cohort that was admitted when it was made.
+struct Known {
+    selector: Weak<Selector>,
+    admitted: Option<Fingerprint>,
+    rule: Arc<Rule>,
 }
 
 /// A request's name, where requests have one.
@@ -198,24 +205,24 @@ impl Log {
 
     /// The rule of a set: one for all decisions of a selector, which is what the set has under one configuration.
     fn rule(&self, set: &SetView) -> Arc<Rule> {
-        let fingerprint = || set.admitted.map(|fingerprint| fingerprint.to_string());
         let mut rules = self.rules.lock();
-        let of_set = |(selector, _): &&(Weak<Selector>, _)| selector.as_ptr() == Arc::as_ptr(&set.selector);
-        if let Some((_, rule)) = rules.iter().find(of_set)
-            && rule.fingerprint == fingerprint()
+        let of_set = |known: &&Known| known.selector.as_ptr() == Arc::as_ptr(&set.selector);
+        if let Some(known) = rules.iter().find(of_set)
+            && known.admitted == set.admitted
         {
-            return Arc::clone(rule);
+            return Arc::clone(&known.rule);
         }
-        rules.retain(|known| known.0.strong_count() > 0 && !of_set(&known));
+        rules.retain(|known| known.selector.strong_count() > 0 && !of_set(&known));
         let rule = Arc::new(Rule {
             worker_set: set.key.to_string(),
             model: set.key.model.clone(),
-            fingerprint: fingerprint(),
+            fingerprint: set.admitted.map(|fingerprint| fingerprint.to_string()),
             block_size: set.block_size,
             mode: set.selector.mode(),
             tuning: *set.selector.tuning(),
         });
-        rules.push((Arc::downgrade(&set.selector), Arc::clone(&rule)));
+        let (selector, admitted) = (Arc::downgrade(&set.selector), set.admitted);
+        rules.push(Known { selector, admitted, rule: Arc::clone(&rule) });
         rule
     }
 }
