@@ -1,14 +1,12 @@
 //! The card: what a worker says about the model that it serves.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
     device_weights::DeviceWeights, fingerprint::canonical, router_config::RouterConfig, worker_set::SetKey,
 };
-use crate::select::CostModel;
+use crate::select::{CostModel, Tuning};
 
 /// What a worker is for in a prefill/decode deployment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -73,7 +71,7 @@ impl Card {
     pub fn effective_config(&self, frontend: &RouterConfig) -> RouterConfig {
         let mut config = self.router_config.as_ref().unwrap_or(frontend).clone();
         config.tuning.cost_model = self.router_cost_model.unwrap_or(frontend.tuning.cost_model);
-        config.tuning.hold = self.router_hold.map_or(frontend.tuning.hold, hold);
+        config.tuning.hold = self.router_hold.map_or(frontend.tuning.hold, Tuning::hold_of);
         config.tuning.accelerator_to_cpu_ratio = frontend.tuning.accelerator_to_cpu_ratio;
         config.tuning.approximate_cache.policy = frontend.tuning.approximate_cache.policy;
         config.tuning.device_weights =
@@ -93,23 +91,20 @@ impl Card {
             "device_weights": DeviceWeights(config.tuning.device_weights),
             "router_config": config,
             "router_cost_model": config.tuning.cost_model.name(),
-            "router_hold": config.tuning.hold.map_or(0.0, |hold| hold.as_secs_f64()),
+            "router_hold": config.tuning.hold_seconds(),
         }))
     }
 }
 
-/// A hold of so many seconds, of which 0 is none.
-fn hold(seconds: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(seconds).ok().filter(|hold| !hold.is_zero())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         device::Weights,
         fleet::{WorkerSpec, fingerprint::Fingerprint},
-        select::{Mode, Tuning},
+        select::Mode,
     };
 
     fn fingerprint(card: &Card, frontend: &RouterConfig) -> Fingerprint {

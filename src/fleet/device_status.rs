@@ -116,8 +116,7 @@ impl Fleet {
         let Some(worker) = view.worker(id) else { return Ok(false) };
         let report = report.checked(worker.spec.ranks)?;
         let sampled_ms = self.now_ms().saturating_sub(report.age_ms);
-        let ranks = view.members().filter(|(_, member)| member.worker.id == id);
-        for (position, (_, member)) in ranks.enumerate() {
+        for (position, (_, member)) in view.ranks_of(id).enumerate() {
             let Some(devices) = report.rank(position) else { continue };
             let requests = member.cohort.selector.loads().get(member.slot).requests;
             // Relaxed: a statistic, of which a moment's delay is nothing.

@@ -9,7 +9,7 @@
 //! A prefill worker whose card cannot be read is remembered for a while ([`Unreadable`]): it is there, and a
 //! deployment whose prefill workers all came with such cards must say so, not go on without them.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use thiserror::Error;
 use tracing::{error, info, warn};
@@ -22,7 +22,7 @@ use super::{
     worker_set::{ConfigSource, SetKey},
     worker_spec::WorkerSpec,
 };
-use crate::select::{ConditionalDisagg, CostModel, Selector, Tuning};
+use crate::select::{ConditionalDisagg, Selector, Tuning};
 
 /// What a decode set knows of the prefill workers beside it. Other sets know of none.
 #[derive(Clone, Debug, Default)]
@@ -217,8 +217,10 @@ impl Pools {
         let cards = prefill.map_or_else(Vec::new, |prefill| cards(&sets[prefill]));
         let resolved = resolve(&cards, unreadable, &config).map(|mut resolved| {
             let prefill = prefill.map(|prefill| &sets[prefill]);
-            resolved.config.tuning.cost_model = cost_model(prefill, &config, resolved.advertised);
-            resolved.config.tuning.hold = hold(prefill, &config, resolved.advertised);
+            let whose = |on_card| whose(prefill, &config, resolved.advertised, on_card);
+            let cost_model = whose(|spec| spec.router_cost_model.is_some()).cost_model;
+            let hold = whose(|spec| spec.router_hold.is_some()).hold;
+            (resolved.config.tuning.cost_model, resolved.config.tuning.hold) = (cost_model, hold);
             resolved
         });
         let (resolved, prefill) = match (resolved, prefill) {
@@ -347,17 +349,17 @@ fn of_role(sets: &[SetView], key: &SetKey, role: WorkerType) -> Vec<usize> {
     beside.map(|(position, _)| position).collect()
 }
 
-/// The cost model of a prefill set: what its cards name; else it is whose the rest of the configuration is. A card with a
-/// configuration that names none leaves it to the frontend, as in any other set.
-fn cost_model(prefill: Option<&SetView>, decode: &RouterConfig, advertised: bool) -> CostModel {
-    let own = prefill.filter(|set| advertised || set.says(|spec| spec.router_cost_model.is_some()));
-    own.map_or(decode.tuning.cost_model, |set| set.config.tuning.cost_model)
-}
-
-/// The hold of a prefill set, by the same rule.
-fn hold(prefill: Option<&SetView>, decode: &RouterConfig, advertised: bool) -> Option<Duration> {
-    let own = prefill.filter(|set| advertised || set.says(|spec| spec.router_hold.is_some()));
-    own.map_or(decode.tuning.hold, |set| set.config.tuning.hold)
+/// Whose tuning says a prefill set's setting that has a key of its own on the card: the set's, if its cards have the key; else
+/// it is whose the rest of the configuration is. A card with a configuration that leaves it out leaves it to the frontend,
+/// as in any other set.
+fn whose<'a>(
+    prefill: Option<&'a SetView>,
+    decode: &'a RouterConfig,
+    advertised: bool,
+    on_card: fn(&WorkerSpec) -> bool,
+) -> &'a Tuning {
+    let own = prefill.filter(|set| advertised || set.says(on_card));
+    own.map_or(&decode.tuning, |set| &set.config.tuning)
 }
 
 /// What each worker of a set advertises, in order of joining.

@@ -180,8 +180,7 @@ impl Fleet {
             worker.inhibit(self.now_ms(), first_ms);
         }
         let view = self.view();
-        let ranks = view.members().filter(|(_, member)| member.worker.id == worker.id);
-        ranks
+        view.ranks_of(worker.id)
             .filter_map(|(_, member)| member.expected.as_ref())
             .for_each(|expected| expected.kept_by.doubt());
     }

@@ -99,6 +99,10 @@ impl RankMember {
     /// The rank as selection sees it at `now_ms` on the fleet's clock, if its cohort is admitted.
     #[must_use]
     pub fn member(&self, now_ms: u64) -> Member {
+        self.member_with(self.exclusion(now_ms), now_ms)
+    }
+
+    fn member_with(&self, exclusion: Option<Exclusion>, now_ms: u64) -> Member {
         Member {
             slot: self.slot,
             worker: self.worker.id,
@@ -108,7 +112,7 @@ impl RankMember {
             credits_overlap: self.credits_overlap(),
             expected: self.expected_beside(),
             capacity: self.worker.capacity(),
-            exclusion: self.exclusion(now_ms),
+            exclusion,
         }
     }
 
@@ -175,8 +179,7 @@ impl SetView {
     pub fn gather(&self, adapter: Option<&str>, now_ms: u64, out: &mut Vec<Member>) {
         out.clear();
         let exclusion = |member| self.exclusion_for(member, adapter, now_ms);
-        let members = self.members.iter();
-        out.extend(members.map(|member| Member { exclusion: exclusion(member), ..member.member(now_ms) }));
+        out.extend(self.members.iter().map(|member| member.member_with(exclusion(member), now_ms)));
         if out.iter().all(|member| member.exclusion.is_some()) {
             self.admit_the_least_bad(adapter, now_ms, out);
         }
@@ -244,18 +247,20 @@ impl SetView {
     /// Where its cost model came from, which is a key of its own on the card.
     #[must_use]
     pub fn cost_model_source(&self) -> ConfigSource {
-        match self.source {
-            _ if self.says(|spec| spec.router_cost_model.is_some()) => ConfigSource::Card,
-            ConfigSource::DecodeSet => ConfigSource::DecodeSet,
-            ConfigSource::Card | ConfigSource::Frontend => ConfigSource::Frontend,
-        }
+        self.source_of(|spec| spec.router_cost_model.is_some())
     }
 
     /// Where its hold came from, which is a key of its own on the card.
     #[must_use]
     pub fn hold_source(&self) -> ConfigSource {
+        self.source_of(|spec| spec.router_hold.is_some())
+    }
+
+    /// Where a setting came from that has a key of its own on the card: a card with a configuration that leaves it out leaves
+    /// it to the frontend.
+    fn source_of(&self, on_card: impl Fn(&WorkerSpec) -> bool) -> ConfigSource {
         match self.source {
-            _ if self.says(|spec| spec.router_hold.is_some()) => ConfigSource::Card,
+            _ if self.says(on_card) => ConfigSource::Card,
             ConfigSource::DecodeSet => ConfigSource::DecodeSet,
             ConfigSource::Card | ConfigSource::Frontend => ConfigSource::Frontend,
         }
@@ -349,6 +354,11 @@ impl FleetView {
     #[must_use]
     pub fn worker(&self, id: WorkerId) -> Option<&Arc<WorkerInfo>> {
         self.members().map(|(_, member)| &member.worker).find(|worker| worker.id == id)
+    }
+
+    /// Every rank of the worker of that id, with its set.
+    pub fn ranks_of(&self, id: WorkerId) -> impl Iterator<Item = (&Arc<SetView>, &Arc<RankMember>)> {
+        self.members().filter(move |(_, member)| member.worker.id == id)
     }
 
     /// Every rank of every set.

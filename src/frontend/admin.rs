@@ -29,7 +29,7 @@ use super::{
 use crate::{
     fleet::{
         DeviceReport, DeviceWeights, Fence, Fleet, FleetView, PrefillPool, RankMember, RegistrationError,
-        RouterConfig, SetView, Standing, WorkerSpec, WorkerType,
+        SetView, Standing, WorkerSpec, WorkerType,
     },
     metrics::CONTENT_TYPE,
     select::Exclusion,
@@ -197,8 +197,7 @@ async fn register(State(app): State<Arc<App>>, request: Request) -> Response {
 
 /// Tells a worker that it is taken in but not admitted, and what it differs in.
 fn disagreement(view: &FleetView, id: WorkerId, body: &mut Value) {
-    let mut members = view.members();
-    let Some((set, member)) = members.find(|(_, member)| member.worker.id == id) else { return };
+    let Some((set, member)) = view.ranks_of(id).next() else { return };
     if set.admitted != Some(member.cohort.fingerprint) {
         body["excluded"] = json!(Exclusion::ConflictingConfiguration.name());
         body["differing_fields"] = json!(set.differing_fields());
@@ -325,11 +324,7 @@ async fn list_workers(State(app): State<Arc<App>>) -> Json<Value> {
 async fn show_worker(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
     let id = worker_id(&id)?;
     let view = app.fleet.view();
-    let ranks: Vec<_> = view
-        .members()
-        .filter(|(_, member)| member.worker.id == id)
-        .map(|(set, member)| rank_object(&app, set, member))
-        .collect();
+    let ranks: Vec<_> = view.ranks_of(id).map(|(set, member)| rank_object(&app, set, member)).collect();
     if ranks.is_empty() { found(id, false) } else { Ok(Json(json!({ "ranks": ranks }))) }
 }
 
@@ -399,7 +394,7 @@ fn set_object(app: &App, set: &SetView) -> Value {
         "device_weights_from": effective.then_some(set.device_weights_source().name()),
         "router_cost_model": effective.then_some(set.config.tuning.cost_model.name()),
         "router_cost_model_from": effective.then_some(set.cost_model_source().name()),
-        "router_hold": effective.then(|| hold_seconds(&set.config)),
+        "router_hold": effective.then(|| set.config.tuning.hold_seconds()),
         "router_hold_from": effective.then_some(set.hold_source().name()),
         "differing_fields": set.differing_fields(),
         "cohorts": cohorts,
@@ -426,13 +421,8 @@ fn cohort_object(set: &SetView, standing: &Standing) -> Value {
         "router_config": &*cohort.config,
         "device_weights": DeviceWeights(cohort.config.tuning.device_weights),
         "router_cost_model": cohort.config.tuning.cost_model.name(),
-        "router_hold": hold_seconds(&cohort.config),
+        "router_hold": cohort.config.tuning.hold_seconds(),
     })
-}
-
-/// For how long requests are held at most, as flags and cards say it: 0 holds nobody.
-pub(super) fn hold_seconds(config: &RouterConfig) -> f64 {
-    config.tuning.hold.map_or(0.0, |hold| hold.as_secs_f64())
 }
 
 /// What a decode set knows of its prefill workers; null for other sets.

@@ -13,8 +13,8 @@ use crate::{
 /// What is wrong with the predictions of a worker's cache, by its own answers, and where to look; `None` while they hold.
 pub(super) fn drift(app: &App, id: WorkerId) -> Option<String> {
     let view = app.fleet.view();
-    let mut ranks = view.members().map(|(_, member)| member).filter(|member| member.worker.id == id);
-    ranks.find_map(|member| {
+    let mut ranks = view.ranks_of(id);
+    ranks.find_map(|(_, member)| {
         let errors = Tier::ALL.into_iter().zip(member.predictions.errors());
         let (tier, error) = errors.into_iter().find(|(_, error)| error.drifts())?;
         Some(said(member, tier, error))
@@ -24,7 +24,7 @@ pub(super) fn drift(app: &App, id: WorkerId) -> Option<String> {
 /// Drops what the index holds of a worker, has its engine's buffer replayed, and compares anew.
 pub(super) fn resync(app: &App, id: WorkerId) {
     let view = app.fleet.view();
-    for (_, member) in view.members().filter(|(_, member)| member.worker.id == id) {
+    for (_, member) in view.ranks_of(id) {
         member.predictions.forget();
         app.streams.resync(member.slot);
     }
@@ -33,8 +33,7 @@ pub(super) fn resync(app: &App, id: WorkerId) {
 /// Compares anew, and nothing else.
 pub(super) fn forget(app: &App, id: WorkerId) {
     let view = app.fleet.view();
-    let ranks = view.members().filter(|(_, member)| member.worker.id == id);
-    ranks.for_each(|(_, member)| member.predictions.forget());
+    view.ranks_of(id).for_each(|(_, member)| member.predictions.forget());
 }
 
 /// What was predicted beside what came of it, by the slowest tier that a prediction counted on.

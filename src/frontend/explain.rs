@@ -134,7 +134,7 @@ impl Facts<'_> {
             "router_config": self.config,
             "device_weights": DeviceWeights(self.config.tuning.device_weights),
             "router_cost_model": self.config.tuning.cost_model.name(),
-            "router_hold": admin::hold_seconds(self.config),
+            "router_hold": self.config.tuning.hold_seconds(),
         });
         if let Some(problem) = self.tokens_problem {
             answer["tokens_problem"] = json!(problem);

@@ -155,6 +155,18 @@ pub enum TuningError {
 }
 
 impl Tuning {
+    /// A hold of so many seconds, as flags and cards say it: 0, and what is no time at all, holds nobody.
+    #[must_use]
+    pub fn hold_of(seconds: f64) -> Option<Duration> {
+        Duration::try_from_secs_f64(seconds).ok().filter(|hold| !hold.is_zero())
+    }
+
+    /// The hold as flags and cards say it: 0 holds nobody.
+    #[must_use]
+    pub fn hold_seconds(&self) -> f64 {
+        self.hold.map_or(0.0, |hold| hold.as_secs_f64())
+    }
+
     /// Whether it is followed which blocks requests in flight use: as load, or, in the time model, because they will be
     /// cached there whoever counts them.
     pub(super) const fn follows_blocks(&self) -> bool {

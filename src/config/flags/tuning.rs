@@ -16,7 +16,7 @@ use crate::{
 pub(super) fn value(tuning: &Tuning, field: Field) -> Option<Value> {
     Some(match field {
         RouterCostModel => Value::Text(tuning.cost_model.name().to_owned()),
-        RouterHold => Value::Number(tuning.hold.map_or(0.0, |hold| hold.as_secs_f64())),
+        RouterHold => Value::Number(tuning.hold_seconds()),
         ActiveDecodeBlocksThreshold => number_or_unset(tuning.busy.active_decode_blocks),
         ActivePrefillTokensThreshold => tuning.busy.active_prefill_tokens.map_or(Value::Unset, Value::Whole),
         ActivePrefillTokensThresholdFrac => number_or_unset(tuning.busy.active_prefill_tokens_frac),
@@ -67,8 +67,7 @@ pub(super) fn cost_model(settings: &Settings) -> Option<CostModel> {
 
 /// The hold that `settings` name.
 pub(super) fn hold(settings: &Settings) -> Option<Duration> {
-    let hold = settings.number(RouterHold).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    hold.filter(|hold| !hold.is_zero())
+    settings.number(RouterHold).and_then(Tuning::hold_of)
 }
 
 /// The busy thresholds that `settings` name. They hold in every mode.
