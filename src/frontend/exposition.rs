@@ -103,24 +103,12 @@ fn choices(app: &App, page: &mut Page<'_>) -> fmt::Result {
     page.counter("choice_cost_seconds", "Cost of the chosen workers, in seconds (cost model time)", cost)?;
     let cost = load(&counters.cost_block_thousandths) as f64 / 1000.0;
     page.counter("choice_cost_blocks", "Cost of the chosen workers, in blocks (cost model blocks)", cost)?;
-    by_reason(page, "exclusions", "Candidates that could not be chosen", counters.exclusions())?;
-    by_reason(page, "refusals", "Requests that got no worker", counters.refusals())?;
-    let prefills: Vec<_> = counters.prefills().map(|(how, count)| ([("outcome", how)], count)).collect();
-    let prefills = prefills.iter().map(|(labels, count)| (&labels[..], *count));
-    page.counters("prefills", "Prefill hops of requests in two hops, by how they ended", prefills)?;
-    let bypasses: Vec<_> = counters.bypasses().map(|(how, count)| ([("outcome", how)], count)).collect();
-    let bypasses = bypasses.iter().map(|(labels, count)| (&labels[..], *count));
-    page.counters("bypass_decisions", "Whether requests bypassed the prefill workers, and why", bypasses)
-}
-
-fn by_reason(
-    page: &mut Page<'_>,
-    name: &str,
-    help: &str,
-    counts: impl Iterator<Item = (&'static str, u64)>,
-) -> fmt::Result {
-    let counts: Vec<_> = counts.map(|(reason, count)| ([("reason", reason)], count)).collect();
-    page.counters(name, help, counts.iter().map(|(labels, count)| (&labels[..], *count)))
+    page.counters_by("reason", "exclusions", "Candidates that could not be chosen", counters.exclusions())?;
+    page.counters_by("reason", "refusals", "Requests that got no worker", counters.refusals())?;
+    let help = "Prefill hops of requests in two hops, by how they ended";
+    page.counters_by("outcome", "prefills", help, counters.prefills())?;
+    let help = "Whether requests bypassed the prefill workers, and why";
+    page.counters_by("outcome", "bypass_decisions", help, counters.bypasses())
 }
 
 fn stages(app: &App, page: &mut Page<'_>) -> fmt::Result {
@@ -172,7 +160,7 @@ fn sets(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
         "Worker sets and their routing configuration",
         labels.iter().map(|labels| (&labels[..], 1)),
     )?;
-    session::write(app, view, page)?;
+    session::write(app, &names, page)?;
     disagreements(&names, page)?;
     prefill_pools(&names, page)?;
     first_tokens(app, &names, page)?;

@@ -197,7 +197,7 @@ async fn check(app: &Arc<App>, worker: &Arc<WorkerInfo>) -> bool {
 /// Whether the worker's events are followed.
 fn follows(app: &App, id: WorkerId) -> bool {
     let view = app.fleet.view();
-    let mut ranks = view.members().filter(|(_, member)| member.worker.id == id);
+    let mut ranks = view.ranks_of(id);
     ranks.any(|(_, member)| !matches!(member.status.state(), StreamState::Absent | StreamState::Approximate))
 }
 
@@ -248,9 +248,8 @@ fn say(worker: &WorkerInfo, strict: bool) {
 
 fn credited(app: &App, spec: &WorkerSpec, id: WorkerId, tokens: &[u32], identity: Identity) -> Credited {
     let view = app.fleet.view();
-    let mut members = view.members().map(|(_, member)| member);
-    let member = members.find(|member| member.worker.id == id && member.rank.0 == spec.first_rank);
-    let Some(member) = member else { return Credited { blocks: 0, state: StreamState::Absent } };
+    let member = view.ranks_of(id).find(|(_, member)| member.rank.0 == spec.first_rank);
+    let Some((_, member)) = member else { return Credited { blocks: 0, state: StreamState::Absent } };
     let mut hashes = Vec::new();
     let prompt = Prompt { eagle: member.cohort.eagle, ..Prompt::text(tokens) };
     BlockHasher::new(member.cohort.block_size, identity).hash(&prompt, &mut hashes);
@@ -267,8 +266,7 @@ fn is_there(view: &FleetView, worker: &Arc<WorkerInfo>) -> bool {
 
 fn restarts(app: &App, id: WorkerId) -> u64 {
     let view = app.fleet.view();
-    let ranks = view.members().filter(|(_, member)| member.worker.id == id);
-    ranks.map(|(_, member)| member.status.totals().restarts).sum()
+    view.ranks_of(id).map(|(_, member)| member.status.totals().restarts).sum()
 }
 
 /// How a worker stands, for the admin listener.
@@ -286,10 +284,8 @@ pub(super) fn object(member: &RankMember) -> Value {
 pub(super) fn write(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     let ended = ParityVerdict::ALL.into_iter().zip(&app.counters.parity.ended);
     let ended = ended.filter(|(verdict, _)| *verdict != ParityVerdict::Unchecked);
-    let ended: Vec<_> =
-        ended.map(|(verdict, count)| ([("outcome", verdict.name())], count.load(Relaxed))).collect();
-    let values = ended.iter().map(|(labels, count)| (&labels[..], *count));
-    page.counters("parity_checks", "Parity checks, by how they ended", values)?;
+    let ended = ended.map(|(verdict, count)| (verdict.name(), count.load(Relaxed)));
+    page.counters_by("outcome", "parity_checks", "Parity checks, by how they ended", ended)?;
     let mut workers: Vec<_> = view.members().map(|(_, member)| &member.worker).collect();
     workers.dedup_by_key(|worker| worker.id);
     let workers: Vec<_> = workers.into_iter().map(|worker| (worker, worker.id.to_string())).collect();

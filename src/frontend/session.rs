@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{app::App, asking::Hop};
 use crate::{
-    fleet::{Clock, FleetView, SessionId, SessionUse, SetView},
+    fleet::{Clock, SessionId, SessionUse, SetView},
     metrics::Page,
     select::{AffinityMode, Choice, Exclusion, Row, SessionAffinity, Tie},
     slot::Slot,
@@ -134,18 +134,12 @@ pub(super) fn set_of<'a>(
     sets.find(has)
 }
 
-/// What there is to say of sessions on the metrics page.
-pub(super) fn write(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
-    let requests: Vec<_> = app.counters.sessions().map(|(how, count)| ([("outcome", how)], count)).collect();
-    page.counters(
-        "session_requests",
-        "Placed requests of sessions, by what became of the session",
-        requests.iter().map(|(labels, count)| (&labels[..], *count)),
-    )?;
+/// What there is to say of sessions on the metrics page. `sets` come with their names and what they serve.
+pub(super) fn write(app: &App, sets: &[(&Arc<SetView>, String, String)], page: &mut Page<'_>) -> fmt::Result {
+    let help = "Placed requests of sessions, by what became of the session";
+    page.counters_by("outcome", "session_requests", help, app.counters.sessions())?;
     let now = app.fleet.clock().now();
-    let names = view.sets.iter().map(|set| (set, set.key.to_string(), set.key.model_type.to_string()));
-    let names: Vec<_> = names.collect();
-    let sets = names.iter().map(|(set, name, model_type)| {
+    let sets = sets.iter().map(|(set, name, model_type)| {
         let labels = [("worker_set", name.as_str()), ("model", &set.key.model), ("model_type", model_type)];
         let ttl = Duration::from_secs(set.config.tuning.session_affinity.ttl_secs.unwrap_or(0));
         (labels, i64::try_from(set.sessions.count(ttl, now)).unwrap_or(i64::MAX))

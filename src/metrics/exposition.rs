@@ -101,6 +101,22 @@ impl Page<'_> {
         Ok(())
     }
 
+    /// Writes numbers that only grow, told apart by one label.
+    ///
+    /// # Errors
+    ///
+    /// When the page cannot be written.
+    pub fn counters_by<'l>(
+        &mut self,
+        label: &'static str,
+        name: &str,
+        help: &str,
+        counts: impl IntoIterator<Item = (&'l str, u64)>,
+    ) -> fmt::Result {
+        let counts: Vec<_> = counts.into_iter().map(|(value, count)| ([(label, value)], count)).collect();
+        self.counters(name, help, counts.iter().map(|(labels, count)| (&labels[..], *count)))
+    }
+
     /// Writes a number that is as it is.
     ///
     /// # Errors

@@ -28,9 +28,8 @@ pub(in crate::frontend) fn write<'a>(
         depth.oldest.as_secs_f64()
     })?;
     let tally = &app.queues.tally;
-    let left: Vec<_> = tally.counts().map(|(how, count)| ([("outcome", how)], count)).collect();
-    let left = left.iter().map(|(labels, count)| (&labels[..], *count));
-    page.counters("queue_outcomes", "Requests that waited or were not let, by what became of them", left)?;
+    let help = "Requests that waited or were not let, by what became of them";
+    page.counters_by("outcome", "queue_outcomes", help, tally.counts())?;
     page.histogram(
         "queue_wait_seconds",
         "How long requests waited for which a worker was then chosen",
