@@ -43,16 +43,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// What a router has to do about the endpoint: engines bind where it has a wildcard or is a file, and connect everywhere
-    /// else.
+    /// What a router has to do about the endpoint.
     #[must_use]
     pub fn direction(&self) -> StreamDirection {
-        let local = self.endpoint.starts_with("ipc://") || self.endpoint.starts_with("inproc://");
-        if local || self.endpoint.contains('*') || self.endpoint.contains("::") {
-            StreamDirection::Connect
-        } else {
-            StreamDirection::Bind
-        }
+        StreamDirection::of_endpoint(&self.endpoint)
     }
 }
 

@@ -19,6 +19,14 @@ pub enum StreamDirection {
     Bind,
 }
 
+impl StreamDirection {
+    /// What a router has to do about an endpoint as the engine spells it, if the engine was not told to do otherwise.
+    pub(crate) fn of_endpoint(endpoint: &str) -> Self {
+        let local = endpoint.starts_with("ipc://") || endpoint.starts_with("inproc://");
+        if local || endpoint.contains('*') || endpoint.contains("::") { Self::Connect } else { Self::Bind }
+    }
+}
+
 /// A ZMQ endpoint of rank 0 of a worker; rank r uses the port r above it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventEndpoint {

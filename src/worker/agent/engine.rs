@@ -6,9 +6,10 @@ use http::Uri;
 use serde_json::Value;
 
 use crate::{
+    fleet::StreamDirection,
     proxy::Caller,
     worker::{
-        backend::{Backend, direction},
+        backend::Backend,
         facts::{Facts, KvEvents, Stated},
     },
 };
@@ -128,7 +129,7 @@ fn read_sources(answer: &Value, facts: &mut Facts) {
         let events = KvEvents::Published {
             endpoint: endpoint.to_owned(),
             replay: source["replay_endpoint"].as_str().map(str::to_owned),
-            direction: direction(endpoint, None),
+            direction: StreamDirection::of_endpoint(endpoint),
         };
         facts.events = Some(by(events, SOURCES));
         facts.ranks = u32::try_from(sources.len()).ok().map(|ranks| by(ranks, SOURCES));
@@ -158,7 +159,7 @@ fn read_server_info(answer: &Value, facts: &mut Facts) {
         endpoint: format!("tcp://{host}:{port}"),
         replay: replay.map(|port| format!("tcp://{host}:{port}")),
         // It is described for subscribers, who connect.
-        direction: crate::fleet::StreamDirection::Connect,
+        direction: StreamDirection::Connect,
     };
     facts.events = Some(by(events, SERVER));
 }
@@ -177,7 +178,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fleet::StreamDirection;
 
     #[test]
     fn adapters_are_told_from_the_model() {

@@ -12,7 +12,6 @@ use thiserror::Error;
 
 use super::facts::Facts;
 use options::Options;
-pub(super) use options::direction;
 pub use options::without_secrets;
 
 /// Which engine it is.

@@ -121,19 +121,14 @@ impl<'a> Options<'a> {
         }
         let text = |key: &str| config[key].as_str().map(str::to_owned);
         let endpoint = text("endpoint").unwrap_or_else(|| "tcp://*:5557".to_owned());
-        let bind = config["bind"].as_bool();
-        let direction = direction(&endpoint, bind);
+        let direction = match config["bind"].as_bool() {
+            Some(true) => StreamDirection::Connect,
+            Some(false) => StreamDirection::Bind,
+            None => StreamDirection::of_endpoint(&endpoint),
+        };
         let replay = text("replay_endpoint");
         Ok(Some(Stated::new(KvEvents::Published { endpoint, replay, direction }, by)))
     }
-}
-
-/// Which side connects: an engine binds where the address is a wildcard or a file, and connects everywhere else,
-/// unless it is told.
-pub(crate) fn direction(endpoint: &str, bind: Option<bool>) -> StreamDirection {
-    let local = endpoint.starts_with("ipc://") || endpoint.starts_with("inproc://");
-    let binds = bind.unwrap_or_else(|| local || endpoint.contains('*') || endpoint.contains("::"));
-    if binds { StreamDirection::Connect } else { StreamDirection::Bind }
 }
 
 /// An argument list for the log: what stands behind an option that is named like a secret is left out.
