@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use http::Uri;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
@@ -76,7 +75,7 @@ pub struct Credited {
 /// # Errors
 /// Why it does not answer.
 pub async fn look(spec: &WorkerSpec, patience: Duration) -> Result<Told, String> {
-    let url = url(spec)?;
+    let url = spec.base_url().map_err(|error| error.to_string())?;
     Engine { url: &url, caller: Caller::new(patience), rank: spec.first_rank }.tell().await
 }
 
@@ -86,7 +85,7 @@ pub async fn look(spec: &WorkerSpec, patience: Duration) -> Result<Told, String>
 /// Why it does not answer.
 pub async fn examine(subject: &Subject, patience: Patience, ears: Ears<'_>) -> Result<Evidence, String> {
     let Subject { spec, encoder } = subject;
-    let url = url(spec)?;
+    let url = spec.base_url().map_err(|error| error.to_string())?;
     let engine = Engine { url: &url, caller: Caller::new(patience.answer), rank: spec.first_rank };
     let told = engine.tell().await?;
     let model = &spec.model;
@@ -107,11 +106,6 @@ pub async fn examine(subject: &Subject, patience: Patience, ears: Ears<'_>) -> R
         (evidence.canary, evidence.adapter_canary) = (Some(canary), adapter_canary);
     }
     Ok(evidence)
-}
-
-fn url(spec: &WorkerSpec) -> Result<Uri, String> {
-    let url = spec.url.trim_end_matches('/');
-    url.parse().map_err(|_| format!("url '{url}' is not usable; accepted is http://HOST:PORT"))
 }
 
 fn serves(told: &Told, name: &str) -> bool {

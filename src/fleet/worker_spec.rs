@@ -334,7 +334,8 @@ impl WorkerSpec {
         Ok(())
     }
 
-    fn base_url(&self) -> Result<Uri, SpecError> {
+    /// `url` as requests are sent to it.
+    pub(crate) fn base_url(&self) -> Result<Uri, SpecError> {
         let unusable = || SpecError::Url(self.url.clone());
         let url: Uri = self.url.trim_end_matches('/').parse().map_err(|_| unusable())?;
         // TLS towards workers is not built in; saying so beats sending a prompt in the clear to an https port.
