@@ -217,11 +217,8 @@ impl Flight<'_> {
         };
         let events = spec.kv_events_endpoint.as_deref()?;
         let feed = || {
-            let address = of_rank(events, spec.kv_events_direction)?;
-            let endpoint = match spec.kv_events_direction {
-                StreamDirection::Connect => Endpoint::connect(address),
-                StreamDirection::Bind => Endpoint::bind(address),
-            };
+            let direction = spec.kv_events_direction;
+            let endpoint = Endpoint::new(direction, of_rank(events, direction)?);
             let replay = spec.kv_replay_endpoint.as_deref();
             let replay = replay.map(|replay| of_rank(replay, StreamDirection::Connect)).transpose()?;
             // Live batches are held while a replay is waited for, and a canary's are not to wait for one that never comes.

@@ -16,7 +16,7 @@ use super::{
     source::{Endpoint, Feed},
 };
 use crate::{
-    fleet::{Expectations, ExpectedLimits, IndexKey, StreamDirection, StreamSource, StreamStatus, Streams},
+    fleet::{Expectations, ExpectedLimits, IndexKey, StreamSource, StreamStatus, Streams},
     index::IndexWriter,
     slot::Slot,
 };
@@ -95,10 +95,7 @@ impl Streams for FleetStreams {
             return Err("the index of this model has no thread to apply KV events with".to_owned());
         };
         let StreamSource { slot, worker, rank, block_size, eagle, room, .. } = source;
-        let endpoint = match source.direction {
-            StreamDirection::Connect => Endpoint::connect(source.events),
-            StreamDirection::Bind => Endpoint::bind(source.events),
-        };
+        let endpoint = Endpoint::new(source.direction, source.events);
         let feed = Feed { replay: source.replay, settings: self.settings.stream, ..Feed::new(endpoint) };
         let source = Source { slot, worker, rank, feed, block_size, eagle, room };
         let stream = ingestor.open(source, status).map_err(|error| error.to_string())?;

@@ -1,5 +1,7 @@
 //! Which side of a ZMQ connection listens.
 
+use crate::fleet::StreamDirection;
+
 /// Whether we connect to an endpoint or listen on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EndpointMode {
@@ -19,6 +21,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// The endpoint of an engine's stream.
+    pub(crate) fn new(direction: StreamDirection, address: String) -> Self {
+        match direction {
+            StreamDirection::Connect => Self::connect(address),
+            StreamDirection::Bind => Self::bind(address),
+        }
+    }
+
     /// An endpoint that the engine listens on.
     pub fn connect(address: impl Into<String>) -> Self {
         Self { address: address.into(), mode: EndpointMode::Connect }
