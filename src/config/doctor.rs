@@ -136,14 +136,12 @@ impl DoctorArgs {
             || told.models.iter().filter(|model| model.is_adapter).map(|model| model.id.clone()).collect();
         let events = self.kv_events_endpoint.clone().or(endpoint);
         let replay = self.kv_replay_endpoint.clone().or_else(|| source?.replay.clone());
-        let ranks = told.sources.as_ref().map(Vec::len).filter(|&ranks| ranks > 0);
-        let ranks = ranks.and_then(|ranks| u32::try_from(ranks).ok()).or(told.engines);
         let spec = WorkerSpec {
             block_size,
             kv_replay_endpoint: replay.filter(|_| events.is_some()),
             kv_events_endpoint: events,
             kv_events_direction: self.kv_events_direction.or_else(by_endpoint).unwrap_or_default(),
-            ranks: self.engine_ranks.or(ranks).unwrap_or(1),
+            ranks: self.engine_ranks.or(told.ranks()).unwrap_or(1),
             lora_adapters: if self.lora_adapter.is_empty() { served() } else { self.lora_adapter.clone() },
             eagle: self.eagle,
             max_model_len: told.max_model_len,

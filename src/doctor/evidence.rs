@@ -22,6 +22,14 @@ pub struct Told {
     pub engines: Option<u32>,
 }
 
+impl Told {
+    /// Ranks behind the URL: those that publish, or if none does, those with metrics.
+    pub(crate) fn ranks(&self) -> Option<u32> {
+        let sources = self.sources.as_ref().and_then(|sources| u32::try_from(sources.len()).ok());
+        sources.filter(|&ranks| ranks > 0).or(self.engines)
+    }
+}
+
 /// A name that an engine serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Served {

@@ -96,8 +96,7 @@ fn adapters(spec: &WorkerSpec, told: &Told) -> Finding {
 }
 
 fn ranks(spec: &WorkerSpec, told: &Told) -> Finding {
-    let sources = told.sources.as_ref().and_then(|sources| u32::try_from(sources.len()).ok());
-    let Some(theirs) = sources.filter(|&ranks| ranks > 0).or(told.engines) else {
+    let Some(theirs) = told.ranks() else {
         return Finding::unknown(
             Check::Ranks,
             "the engine does not tell (GET /kv_event_sources, GET /metrics)",
