@@ -21,6 +21,13 @@ pub(super) struct Reading {
     pub(super) adapted: bool,
 }
 
+impl Reading {
+    /// Full blocks that so many tokens have.
+    pub(super) fn blocks(self, tokens: usize) -> usize {
+        tokens.saturating_sub(usize::from(self.eagle)) / self.block_size.max(1) as usize
+    }
+}
+
 /// A prompt, and what separates it from others of the same tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent<'a> {

@@ -315,7 +315,7 @@ fn no_endpoint(told: &Told) -> Finding {
 }
 
 fn indexed(spec: &WorkerSpec, told: &Told, sent: usize, blocks: usize, state: StreamState) -> Vec<Finding> {
-    let of = sent.saturating_sub(usize::from(spec.eagle)) / spec.block_size.max(1) as usize;
+    let of = announced(spec).blocks(sent);
     let found = format!("the index credits {blocks} of the canary's {of} blocks; its stream is {state}");
     if blocks == of {
         return vec![

@@ -192,7 +192,7 @@ impl Flight<'_> {
         }
         let first = self.engine.complete(body).await;
         let identity = Identity::new(lora, Some(&canary.salt));
-        let of = canary.tokens.len() / self.spec.block_size.max(1) as usize;
+        let of = announced(self.spec).blocks(canary.tokens.len());
         let look = || credited(&canary.tokens, identity);
         let arrived = async {
             while look().blocks < of {
