@@ -69,7 +69,10 @@ const SIZES: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 /// The prompt's blocks under the reading that was announced.
 pub(super) fn find(payloads: &[Vec<u8>], sent: Sent<'_>, reading: Reading) -> Option<Match> {
     let size = BlockSize::new(reading.block_size).ok()?;
-    let (reported, _) = reported(payloads, size, reading.eagle);
+    find_among(&reported(payloads, size, reading.eagle).0, size, sent, reading)
+}
+
+fn find_among(reported: &Reported, size: BlockSize, sent: Sent<'_>, reading: Reading) -> Option<Match> {
     let mut hashes = Vec::new();
     let lora = sent.lora.filter(|_| reading.adapted);
     let identity = Identity::new(lora, Some(sent.salt).filter(|_| reading.salted));
@@ -84,12 +87,20 @@ pub(super) fn find(payloads: &[Vec<u8>], sent: Sent<'_>, reading: Reading) -> Op
 /// The prompt's blocks under the reading that explains all of them, the announced one if it does; else under the nearest that
 /// explains some.
 pub(super) fn explain(payloads: &[Vec<u8>], sent: Sent<'_>, announced: Reading) -> Option<Match> {
-    let as_announced = find(payloads, sent, announced);
+    // What was reported depends on a part of the reading, and payloads may be many.
+    let mut decoded = AHashMap::new();
+    let mut find = |reading: Reading| {
+        let Reading { block_size, eagle, .. } = reading;
+        let size = BlockSize::new(block_size).ok()?;
+        let reported =
+            decoded.entry((block_size, eagle)).or_insert_with(|| reported(payloads, size, eagle).0);
+        find_among(reported, size, sent, reading)
+    };
+    let as_announced = find(announced);
     if as_announced.as_ref().is_some_and(Match::is_whole) {
         return as_announced;
     }
-    let mut others =
-        readings(sent, announced).into_iter().filter_map(|reading| find(payloads, sent, reading));
+    let mut others = other_readings(sent, announced).into_iter().filter_map(find);
     match as_announced {
         // A reading that looks ahead where the engine does not lacks the last block of every event, and no other.
         Some(partly) => Some(others.find(Match::is_whole).unwrap_or(partly)),
@@ -97,13 +108,15 @@ pub(super) fn explain(payloads: &[Vec<u8>], sent: Sent<'_>, announced: Reading) 
     }
 }
 
-/// Every reading, the nearest to the announced one first.
-fn readings(sent: Sent<'_>, announced: Reading) -> Vec<Reading> {
+/// Every reading but the announced one, the nearest to it first.
+fn other_readings(sent: Sent<'_>, announced: Reading) -> Vec<Reading> {
+    // Without an adapter it makes no difference whether it is told.
+    let adapted_or_not = if sent.lora.is_some() { &[true, false][..] } else { &[true] };
     let mut readings = Vec::new();
     for block_size in SIZES {
         for eagle in [false, true] {
             for salted in [true, false] {
-                for adapted in [true, false] {
+                for &adapted in adapted_or_not {
                     readings.push(Reading { block_size, eagle, salted, adapted });
                 }
             }
@@ -113,8 +126,9 @@ fn readings(sent: Sent<'_>, announced: Reading) -> Vec<Reading> {
         usize::from(reading.block_size != announced.block_size)
             + usize::from(reading.eagle != announced.eagle)
             + usize::from(!reading.salted)
-            + usize::from(!reading.adapted && sent.lora.is_some())
+            + usize::from(!reading.adapted)
     };
+    readings.retain(|reading| *reading != announced);
     readings.sort_by_key(differing);
     readings
 }
