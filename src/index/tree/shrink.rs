@@ -21,13 +21,14 @@ impl Tree {
                 return None;
             }
             let length = self.length(run);
-            let ends = [GPU, GPU + 1].map(|list| self.last_ends(&marking, list));
-            let held = ends.into_iter().flatten().max().unwrap_or(0);
+            let [on_gpu, slower] = [GPU, GPU + 1].map(|list| self.last_ends(&marking, list));
+            let held = on_gpu.into_iter().chain(slower).max().unwrap_or(0);
             let needed = if held < length { held.max(self.floor(run, held)) } else { held };
             if needed < length {
                 let left = needed.max(length.saturating_sub(most));
                 most -= length - left;
-                self.cut(run, left, Some(marking));
+                let held_to_the_end = left > 0 && on_gpu[0] == left;
+                self.cut(run, left, held_to_the_end.then_some(marking));
                 if left > needed {
                     return Some(run);
                 }
@@ -42,8 +43,8 @@ impl Tree {
         }
     }
 
-    /// Shortens a run to `left` blocks. With a `marking`, nobody holds the whole run: then those who hold all that is
-    /// left do from now on.
+    /// Shortens a run to `left` blocks. A `marking` says that nobody holds the whole run and somebody all that is left: those
+    /// hold the whole run from now on.
     pub(super) fn cut(&mut self, run: u32, left: u32, marking: Option<Marking>) {
         let (start, length) = self.shared.runs.get(run).extent();
         for offset in left..length {
@@ -54,8 +55,7 @@ impl Tree {
         }
         self.places -= u64::from(length - left);
         let array = u64::from(start) << 32 | u64::from(left);
-        let promoted = marking.filter(|marking| left > 0 && self.last_ends(marking, GPU)[0] == left);
-        match promoted {
+        match marking {
             Some(mut marking) => {
                 self.promote(&mut marking, left);
                 self.publish(run, &marking, Some(array));
