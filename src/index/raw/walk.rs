@@ -157,8 +157,7 @@ impl Shared {
         sink: &mut S,
         to_the_end: bool,
     ) -> Result<(), Torn> {
-        let mut at =
-            Exit { parent: 0, offset: 0, next: prompt[0].0, hash: self.child_hash(0, 0, prompt[0].0) };
+        let mut at = self.exit(0, 0, prompt);
         let mut position = 0;
         self.prefetch_child(at.hash);
         while let Some(head) = self.find(at)? {
