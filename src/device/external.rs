@@ -18,12 +18,23 @@ pub struct External {
     load: f64,
     /// When it was last changed; none before the first sample.
     at_ms: Option<u64>,
+    /// Requests of ours in flight, and all that were ever sent, at the last sample.
+    before: (u32, u64),
 }
 
 impl External {
+    /// How many requests of ours were in flight there since the sample before, on average, as far as two looks tell:
+    /// `requests` are in flight now, and `sent` were ever sent. Call it once a sample.
+    pub fn own_requests(&mut self, requests: u32, sent: u64) -> f64 {
+        let (requests_before, sent_before) = std::mem::replace(&mut self.before, (requests, sent));
+        let own = f64::from(requests_before + requests) / 2.0;
+        // One that came and went between two samples explains what was seen, too.
+        if sent == sent_before { own } else { own.max(1.0) }
+    }
+
     /// Takes in a sample: the device's `utilisation`, 0 to 1, where it is known and is this worker's device for sure
-    /// (the engine's own process was among those on it); and how many requests of ours were in flight there since the
-    /// sample before, on average. Each explains one device's worth of utilisation.
+    /// (the engine's own process was among those on it); and our [`own requests`](Self::own_requests) there, each of which
+    /// explains one device's worth of utilisation.
     ///
     /// An unknown utilisation is a sample in which nothing is seen. `now_ms` never goes back.
     pub fn observe(&mut self, utilisation: Option<f64>, own_requests: f64, now_ms: u64) {
@@ -65,6 +76,14 @@ mod tests {
         }
         external.observe(Some(f64::INFINITY), -1.0, 0);
         assert!(external.load() <= 1.0);
+    }
+
+    #[test]
+    fn our_own_are_those_of_both_looks_and_one_that_came_and_went_between_them() {
+        let mut external = External::default();
+        let own = [(3, 3), (0, 3), (0, 3), (0, 4), (1, 4), (4, 9)]
+            .map(|(requests, sent)| external.own_requests(requests, sent));
+        assert_eq!(own, [1.5, 1.5, 0.0, 1.0, 0.5, 2.5]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct DeviceStatus {
     told: ArcSwapOption<DeviceState>,
-    fold: Mutex<Fold>,
+    external: Mutex<External>,
 }
 
 /// A report as it stands.
@@ -33,14 +33,6 @@ pub struct DeviceState {
     pub external_load: f64,
     /// When the sample was taken, in milliseconds on the fleet's clock.
     pub sampled_ms: u64,
-}
-
-/// What is kept from one report to the next.
-#[derive(Debug, Default)]
-struct Fold {
-    external: External,
-    /// Requests in flight, and requests sent so far, at the last report.
-    before: (u32, u64),
 }
 
 /// What changed with a report.
@@ -59,16 +51,10 @@ impl DeviceStatus {
         requests: u32,
         sent: u64,
     ) -> Option<FaultChange> {
-        let mut fold = self.fold.lock();
-        let (requests_before, sent_before) = std::mem::replace(&mut fold.before, (requests, sent));
-        let mut own = f64::from(requests_before + requests) / 2.0;
-        if sent != sent_before {
-            // One that came and went between two reports explains what was seen, too.
-            own = own.max(1.0);
-        }
-        let utilisation = devices.utilisation.filter(|_| devices.engine_seen);
-        fold.external.observe(utilisation, own, sampled_ms);
-        let external_load = fold.external.load();
+        let mut external = self.external.lock();
+        let own = external.own_requests(requests, sent);
+        external.observe(devices.utilisation.filter(|_| devices.engine_seen), own, sampled_ms);
+        let external_load = external.load();
         let fault = devices.fault.clone();
         let state = Arc::new(DeviceState { devices, external_load, sampled_ms });
         // Under the lock, so that reports are not swapped.

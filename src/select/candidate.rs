@@ -185,6 +185,8 @@ pub struct Scratch {
     /// The row of each slot index, or [`NO_ROW`].
     row_of: Vec<u32>,
     turn: u64,
+    /// What the rows' slots take on average, in seconds a token, when their loads were read.
+    mean_speed: f64,
 }
 
 const NO_ROW: u32 = u32::MAX;
@@ -206,6 +208,11 @@ impl Scratch {
     #[must_use]
     pub const fn turn(&self) -> u64 {
         self.turn
+    }
+
+    /// Seconds a token of prefill work takes in the fleet of the last decision.
+    pub(super) const fn mean_speed(&self) -> f64 {
+        self.mean_speed
     }
 
     pub(super) const fn set_turn(&mut self, turn: u64) {
@@ -281,7 +288,8 @@ impl Scratch {
                 None => row.exclusion = row.exclusion.or(Some(Exclusion::Retired)),
             }
         }
-        ledger.set_mean_speed(fleet.seconds_per_token());
+        self.mean_speed = fleet.seconds_per_token();
+        ledger.set_mean_speed(self.mean_speed);
         let thresholds = ledger.thresholds(tuned);
         if !thresholds.any() {
             return;

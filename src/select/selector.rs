@@ -131,7 +131,7 @@ impl Selector {
         let mut ledger = self.loads.ledger();
         scratch.read_loads(&mut ledger, tuning.busy, now);
         let picked = self.pick(&tuning, demand, scratch, now, rng)?;
-        if let Some(wait) = queue::judge(self.mode, &tuning, demand, scratch.rows(), picked, hold_over, now) {
+        if let Some(wait) = queue::judge(self.mode, &tuning, demand, scratch, picked, hold_over, now) {
             return Ok(Admission::Waits(wait));
         }
         let (booking, tokens) = self.book(&tuning, demand, &scratch.rows()[picked], ledger, now);
@@ -142,7 +142,7 @@ impl Selector {
     pub fn outlook(&self, members: &[Member], scratch: &mut Scratch, now: Duration) -> Outlook {
         scratch.gather_alone(members, &self.tuning);
         scratch.read_loads(&mut self.loads.ledger(), self.tuning.busy, now);
-        queue::outlook(&self.tuning, scratch.rows(), now)
+        queue::outlook(&self.tuning, scratch, now)
     }
 
     /// Chooses as [`Selector::admit`] would now, with the same rows in `scratch`; books nothing and takes no
@@ -180,13 +180,13 @@ impl Selector {
         now: Duration,
     ) -> Option<Wait> {
         let tuning = self.tuning.with(&demand.overrides);
-        queue::judge(self.mode, &tuning, demand, scratch.rows(), choice.row, false, now)
+        queue::judge(self.mode, &tuning, demand, scratch, choice.row, false, now)
     }
 
     /// How much there is to compute of the prompt of that request.
     #[must_use]
     pub fn estimate(&self, demand: &Demand<'_>, scratch: &Scratch, choice: &Choice) -> PrefillEstimate {
-        queue::estimate(demand, scratch.rows(), choice.row)
+        queue::estimate(demand, scratch, choice.row)
     }
 
     /// Makes the rows of a decision, and the settings that hold for it.

@@ -27,9 +27,7 @@ pub(super) struct Gpu {
     pub(super) lost: bool,
     group: Group,
     external: External,
-    requests_before: u32,
     sent: u64,
-    sent_before: u64,
     told: Option<Told>,
 }
 
@@ -55,9 +53,7 @@ impl Gpu {
             lost: false,
             group: Group::new(vec![String::new()], Recovery::default()),
             external: External::default(),
-            requests_before: 0,
             sent: 0,
-            sent_before: 0,
             told: None,
         }
     }
@@ -74,11 +70,7 @@ impl Gpu {
 
     /// Takes a sample while the router has `load` there.
     pub(super) fn sample(&mut self, load: SlotLoad, now_ms: u64) -> Option<Told> {
-        let before = std::mem::replace(&mut self.requests_before, load.requests);
-        let mut own = f64::from(before + load.requests) / 2.0;
-        if std::mem::replace(&mut self.sent_before, self.sent) != self.sent {
-            own = own.max(1.0);
-        }
+        let own = self.external.own_requests(load.requests, self.sent);
         let reading = self.reading(own > 0.0);
         let state = self.group.observe(&[reading], |process| process == ENGINE, now_ms)?;
         self.external.observe(state.utilisation.filter(|_| state.engine_seen), own, now_ms);

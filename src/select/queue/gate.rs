@@ -1,10 +1,7 @@
 //! Whether a request goes now or waits.
 
 use super::HOLD_BEYOND;
-use crate::{
-    device::MeanSpeed,
-    select::{AffinityMode, Demand, Mode, Phase, Row, Tuning, cost::time},
-};
+use crate::select::{AffinityMode, Demand, Mode, Phase, Row, Scratch, Tuning, cost::time};
 use std::time::Duration;
 
 /// Tokens of the largest batch of an engine of which nobody said it.
@@ -74,7 +71,7 @@ pub(in crate::select) fn judge(
     mode: Mode,
     tuning: &Tuning,
     demand: &Demand<'_>,
-    rows: &[Row],
+    scratch: &Scratch,
     picked: usize,
     hold_over: bool,
     now: Duration,
@@ -84,13 +81,12 @@ pub(in crate::select) fn judge(
         return None;
     }
     let rules = Rules::of(tuning)?;
+    let (rows, mean) = (scratch.rows(), scratch.mean_speed());
     let row = rows.get(picked)?;
-    let mean = mean_speed(rows);
-    let seconds = row.seconds_per_token(mean);
     let eligible = || rows.iter().filter(|row| row.is_eligible());
     let wait = |reason, expected: f64| Wait {
         reason,
-        prefill: estimate(demand, rows, picked),
+        prefill: estimate(demand, scratch, picked),
         expected: Duration::try_from_secs_f64(expected).unwrap_or_default(),
     };
     if eligible().all(|row| rules.is_prefill_busy(row)) {
@@ -104,16 +100,15 @@ pub(in crate::select) fn judge(
     if !rules.holds || hold_over || joins || fixed {
         return None;
     }
-    let before = time::queue(&row.backlog, now, seconds);
-    let beyond = before - HOLD_BEYOND.as_secs_f64();
+    let beyond = Held::at(row, now, row.seconds_per_token(mean)).beyond;
     (beyond > 0.0).then(|| wait(WaitReason::Hold, beyond))
 }
 
-/// Whether any of `rows`, which were made for no request in particular, can take one.
-pub(in crate::select) fn outlook(tuning: &Tuning, rows: &[Row], now: Duration) -> Outlook {
+/// Whether any of the rows, which were made for no request in particular, can take one.
+pub(in crate::select) fn outlook(tuning: &Tuning, scratch: &Scratch, now: Duration) -> Outlook {
     let open = Outlook { free: true, at: None, expected: Duration::ZERO };
     let Some(rules) = Rules::of(tuning) else { return open };
-    let mean = mean_speed(rows);
+    let (rows, mean) = (scratch.rows(), scratch.mean_speed());
     let mut outlook = Outlook { free: false, at: None, expected: Duration::MAX };
     for row in rows.iter().filter(|row| row.is_eligible()) {
         let below = rules.until_below(row, mean);
@@ -179,19 +174,11 @@ impl Rules {
     }
 }
 
-fn mean_speed(rows: &[Row]) -> f64 {
-    let mut fleet = MeanSpeed::default();
-    for row in rows {
-        fleet.add(row.speed);
-    }
-    fleet.seconds_per_token()
-}
-
 /// What there is to compute of the prompt of `demand`, for which the row at `picked` would be chosen.
-pub(in crate::select) fn estimate(demand: &Demand<'_>, rows: &[Row], picked: usize) -> PrefillEstimate {
+pub(in crate::select) fn estimate(demand: &Demand<'_>, scratch: &Scratch, picked: usize) -> PrefillEstimate {
+    let (rows, mean) = (scratch.rows(), scratch.mean_speed());
     let eligible = rows.iter().filter(|row| row.is_eligible());
     let cached = eligible.map(|row| row.cached_tokens).max().unwrap_or(0);
-    let seconds =
-        rows.get(picked).map_or(0.0, |row| row.seconds_per_token(mean_speed(rows)) * row.prefill_work as f64);
+    let seconds = rows.get(picked).map_or(0.0, |row| row.seconds_per_token(mean) * row.prefill_work as f64);
     PrefillEstimate { uncached_tokens: (demand.isl_tokens as u64).saturating_sub(cached), seconds }
 }

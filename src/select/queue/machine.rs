@@ -315,12 +315,13 @@ impl<T> Queue<T> {
 
     /// A place as it is at `now`: how long a request was held changes it.
     fn place_at(&self, place: Place, now: Duration) -> Place {
-        match self.entries.get(&place.ticket).filter(|_| self.settings.hold.is_some()) {
-            Some(Entry { waiting, .. }) => {
-                Place::new(&waiting.urgency, hold::score(waiting, now), place.ticket)
-            }
-            None => place,
+        if self.settings.hold.is_none() {
+            return place;
         }
+        let held = |Entry { waiting, .. }: &Entry<T>| {
+            Place::new(&waiting.urgency, hold::score(waiting, now), place.ticket)
+        };
+        self.entries.get(&place.ticket).map_or(place, held)
     }
 
     fn ends_of(&self, ticket: Ticket) -> Option<Duration> {

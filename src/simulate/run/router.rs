@@ -34,8 +34,6 @@ pub(super) struct Router {
     selector: Selector,
     /// Requests that wait, by their numbers.
     queue: Queue<usize>,
-    /// Whether faults of devices count.
-    device_weights: bool,
     /// When somebody may leave it though nothing else happens.
     wakes: Option<Duration>,
     index: PrefixIndex,
@@ -95,7 +93,6 @@ impl Router {
                 limits: Limits::default(),
                 tenants_share: false,
             }),
-            device_weights: tuning.device_weights.enabled,
             wakes: None,
             index,
             writers,
@@ -137,7 +134,7 @@ impl Router {
 
     /// It hears how an engine's GPU is doing.
     pub(super) fn tell(&mut self, engine: usize, told: Told) {
-        let fenced = told.fault && self.device_weights;
+        let fenced = told.fault && self.selector.tuning().device_weights.enabled;
         for member in self.members.iter_mut().filter(|member| engine_of(member.worker) == engine) {
             member.device = Some(told.condition);
             member.exclusion = fenced.then_some(Exclusion::Fenced);
