@@ -9,6 +9,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use crate::stand_in_library;
+
 /// Set in a process that was started for one test.
 const CHILD: &str = "KVROUTE_TEST_CHILD";
 
@@ -80,21 +82,5 @@ fn without(mut library: Vec<u8>, function: &str) -> Vec<u8> {
 
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda-stand-in");
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-stand-in");
-        let build = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "--manifest-path"])
-            .arg(package.join("Cargo.toml"))
-            .arg("--target-dir")
-            .arg(&target)
-            // Flags that this test was built with, of a sanitizer say, are not for a library that is loaded.
-            .env_remove("RUSTFLAGS")
-            .env_remove("CARGO_ENCODED_RUSTFLAGS")
-            .env_remove("CARGO_BUILD_TARGET")
-            .output()
-            .unwrap();
-        assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
-        target.join("debug/libcuda_stand_in.so")
-    })
+    BUILT.get_or_init(|| stand_in_library::build("cuda-stand-in"))
 }

@@ -24,3 +24,5 @@ mod cuda_frontend;
 mod nvml;
 #[path = "../rig/mod.rs"]
 mod rig;
+#[path = "../stand_in_library/mod.rs"]
+mod stand_in_library;

@@ -17,3 +17,5 @@ mod nvml_scenario;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod stand_in;
+#[path = "../stand_in_library/mod.rs"]
+mod stand_in_library;

@@ -1,14 +1,15 @@
 //! A machine with the GPUs that a test says it has.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
-    process::Command,
     sync::OnceLock,
 };
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::stand_in_library;
 
 /// A library and its state. Each has its own: tests run side by side in one process.
 pub(crate) struct StandIn {
@@ -74,21 +75,5 @@ pub(crate) fn lost(uuid: &str) -> Value {
 
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvml-stand-in");
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvml-stand-in");
-        let build = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--locked", "--manifest-path"])
-            .arg(package.join("Cargo.toml"))
-            .arg("--target-dir")
-            .arg(&target)
-            // Flags that this test was built with, of a sanitizer say, are not for a library that is loaded.
-            .env_remove("RUSTFLAGS")
-            .env_remove("CARGO_ENCODED_RUSTFLAGS")
-            .env_remove("CARGO_BUILD_TARGET")
-            .output()
-            .unwrap();
-        assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
-        target.join("debug/libnvml_stand_in.so")
-    })
+    BUILT.get_or_init(|| stand_in_library::build("nvml-stand-in"))
 }
