@@ -8,8 +8,7 @@
 //! its output is a vector that has grown already. Seed and block size are run-time values, as they are in
 //! a router.
 //!
-//! The table at the end is for batches: one thread, all threads, and from how many blocks on a GPU would have to
-//! be faster. Its last column is filled where there is a GPU; `just bench-gpu` measures that one thoroughly.
+//! The table at the end is for batches, on one thread and on all; `just bench-gpu` sets a GPU beside them.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -151,8 +150,8 @@ fn per_block(block_size: u32, tokens: &[u32], threads: NonZeroUsize) -> Result<f
 
 fn print_batches() -> Result<(), Box<dyn Error>> {
     let threads = thread::available_parallelism()?;
-    println!("\n| tokens in a block | blocks in the batch | CPU, 1 thread | CPU, {threads} threads | GPU |");
-    println!("|---|---|---|---|---|");
+    println!("\n| tokens in a block | blocks in the batch | CPU, 1 thread | CPU, {threads} threads |");
+    println!("|---|---|---|---|");
     for block_size in BLOCK_SIZES {
         let mut rng = fastrand::Rng::with_seed(7);
         let tokens: Vec<u32> = (0..1 << 22).map(|_| rng.u32(..152_064)).collect();
@@ -161,31 +160,10 @@ fn print_batches() -> Result<(), Box<dyn Error>> {
             let one = per_block(block_size, tokens, NonZeroUsize::MIN)?;
             let all = per_block(block_size, tokens, threads)?;
             let blocks = count / block_size as usize;
-            let gpu = on_gpu(block_size, blocks);
-            println!("| {block_size} | {blocks} | {one:.2} ns a block | {all:.2} | {gpu} |");
+            println!("| {block_size} | {blocks} | {one:.2} ns a block | {all:.2} |");
         }
     }
     Ok(())
-}
-
-/// What the same batch takes on the first GPU, if there is one.
-#[cfg(feature = "cuda")]
-fn on_gpu(block_size: u32, blocks: usize) -> String {
-    use kvroute::accel::{AcceleratorSettings, MeasuredDevice};
-
-    let measured = MeasuredDevice::open(0, &AcceleratorSettings::default()).and_then(|mut device| {
-        let size = BlockSize::new(block_size).map_err(|error| error.to_string())?;
-        device.batch(size, blocks)
-    });
-    measured.map_or_else(
-        |_| "no GPU".to_owned(),
-        |times| format!("{:.2}", times.gpu.as_secs_f64() * 1e9 / blocks as f64),
-    )
-}
-
-#[cfg(not(feature = "cuda"))]
-fn on_gpu(_: u32, _: usize) -> String {
-    "not built".to_owned()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
