@@ -50,13 +50,12 @@ fn other_template(settings: MockSettings) -> MockSettings {
     MockSettings { encoder, ..settings }
 }
 
-async fn wait_for_verdict(rig: &Rig, worker: usize, verdict: &str) -> Value {
+async fn wait_for_verdict(rig: &Rig, worker: u64, verdict: &str) -> Value {
     eventually(&format!("worker {worker}'s verdict is {verdict}"), async || {
         rig.workers().await.iter().any(|rank| rank["id"] == worker && rank["parity"]["verdict"] == verdict)
     })
     .await;
-    let workers = rig.workers().await;
-    workers.into_iter().find(|rank| rank["id"] == worker).unwrap()["parity"].clone()
+    rig.worker(worker).await["parity"].clone()
 }
 
 /// What the router credits worker 1 with once it has served `prompt`, and where it stands.
@@ -153,22 +152,16 @@ async fn each_mismatch_is_named_and_withholds_under_strict() {
     let rig = rig(AdmissionCheck::Strict, Vec::new(), Vec::new()).await;
     let mut names = Vec::new();
     for (engine, spec, name) in mismatches().await {
-        let answer = rig.ask("/v1/workers", &registration(&spec)).await;
+        let answer = rig.register(&spec, Some(600.0)).await;
         assert_eq!(answer.status, 201, "{name}: {}", answer.text);
         engines.push(engine);
-        names.push((spec.id.unwrap() as usize, name));
+        names.push((spec.id.unwrap(), name));
     }
     for (id, name) in names {
         let parity = wait_for_verdict(&rig, id, "load_only").await;
         assert!(parity["reason"].as_str().unwrap().contains(name), "{name}: {parity}");
         assert_eq!(parity["overlap_withheld"], true, "{name}");
     }
-}
-
-fn registration(spec: &WorkerSpec) -> Value {
-    let mut body = serde_json::to_value(spec).unwrap();
-    body["lease_secs"] = json!(600);
-    body
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -181,7 +174,7 @@ async fn strict_refuses_a_registration_whose_requests_would_fail() {
         (WorkerSpec { model: "other".to_owned(), ..known }, "model"),
     ] {
         let rig = rig(AdmissionCheck::Strict, Vec::new(), Vec::new()).await;
-        let answer = rig.ask("/v1/workers", &registration(&spec)).await;
+        let answer = rig.register(&spec, Some(600.0)).await;
         let message = answer.json["error"]["message"].as_str().unwrap();
         assert!(answer.status == 400 && message.contains(name), "{}", answer.text);
         assert!(rig.workers().await.is_empty());
@@ -189,7 +182,7 @@ async fn strict_refuses_a_registration_whose_requests_would_fail() {
         drop(rig);
         // With warn it is taken in, and said.
         let rig = self::rig(AdmissionCheck::Warn, Vec::new(), Vec::new()).await;
-        assert_eq!(rig.ask("/v1/workers", &registration(&spec)).await.status, 201);
+        assert_eq!(rig.register(&spec, Some(600.0)).await.status, 201);
         let parity = wait_for_verdict(&rig, 7, "refuse").await;
         assert!(parity["reason"].as_str().unwrap().contains(name), "{parity}");
     }

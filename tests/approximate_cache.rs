@@ -69,9 +69,7 @@ async fn send_to(rig: &Rig, worker: u64, body: &Value) {
 }
 
 async fn state(rig: &Rig, worker: u64) -> String {
-    let workers = rig.workers().await;
-    let found = workers.iter().find(|found| found["id"] == worker).unwrap();
-    found["stream"]["state"].as_str().unwrap().to_owned()
+    rig.worker(worker).await["stream"]["state"].as_str().unwrap().to_owned()
 }
 
 /// Waits until `worker` is credited with so many blocks of a prompt, or with any.
@@ -199,10 +197,8 @@ async fn a_worker_that_went_or_could_not_be_reached_has_nothing() {
         send_to(&rig, worker, &prompt(worker)).await;
         wait_for_credit(&rig, worker, &prompt(worker), None).await;
     }
-    let url = format!("{}/v1/workers/1", rig.admin());
-    assert_eq!(rig.client.request(Method::DELETE, &url, &[], &json!({})).await.status, 200);
-    let again = serde_json::to_value(worker(1, &rig.engines[0])).unwrap();
-    assert_eq!(rig.ask("/v1/workers", &again).await.status, 201);
+    rig.remove(1).await;
+    assert_eq!(rig.register(&worker(1, &rig.engines[0]), None).await.status, 201);
     assert_eq!(credit(&rig.explain(&prompt(1)).await, 1), 0);
 
     rig.engines.remove(1).stop().await;
@@ -247,10 +243,8 @@ async fn a_prediction_ends_with_its_time_and_with_its_worker() {
     rig.wait_for_idle().await;
     wait_for_credit(&rig, 1, &prompt(1), Some(0)).await;
     send_to(&rig, 1, &prompt(1)).await;
-    let url = format!("{}/v1/workers/1", rig.admin());
-    assert_eq!(rig.client.request(Method::DELETE, &url, &[], &json!({})).await.status, 200);
-    let again = serde_json::to_value(worker(1, &rig.engines[0])).unwrap();
-    assert_eq!(rig.ask("/v1/workers", &again).await.status, 201);
+    rig.remove(1).await;
+    assert_eq!(rig.register(&worker(1, &rig.engines[0]), None).await.status, 201);
     let told = rig.explain(&prompt(1)).await;
     assert_eq!((credit(&told, 1), &candidate(&told, 1)["expected_blocks"]), (0, &json!(0)));
 }

@@ -78,14 +78,12 @@ async fn a_card_names_a_cost_model_beside_its_configuration_and_cards_that_diffe
     other.url = "http://127.0.0.1:9".to_owned();
     other = WorkerSpec { kv_events_endpoint: None, kv_replay_endpoint: None, ..other };
     other.router_cost_model = Some(CostModel::Time);
-    let body = serde_json::to_value(&other).unwrap();
-    assert_eq!(rig.ask("/v1/workers", &body).await.status, 201);
+    assert_eq!(rig.register(&other, None).await.status, 201);
     assert_eq!(sets().await[0]["state"], "serving", "what is equal in effect is equal");
     other.id = Some(3);
     other.url = "http://127.0.0.1:10".to_owned();
     other.router_cost_model = Some(CostModel::Blocks);
-    let body = serde_json::to_value(&other).unwrap();
-    assert_eq!(rig.ask("/v1/workers", &body).await.status, 201);
+    assert_eq!(rig.register(&other, None).await.status, 201);
     let set = &sets().await[0];
     assert_eq!(
         (&set["state"], &set["differing_fields"]),

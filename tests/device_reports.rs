@@ -28,10 +28,6 @@ async fn tell(rig: &Rig, id: u64, rank: &Value) -> Value {
     answer.json
 }
 
-async fn of_worker(rig: &Rig, id: u64) -> Value {
-    rig.workers().await.into_iter().find(|worker| worker["id"] == id).unwrap()
-}
-
 fn lost() -> Value {
     json!({ "fault": { "gpu": "GPU-a", "reason": "lost" }, "gpus": [{ "uuid": "GPU-a" }] })
 }
@@ -41,7 +37,7 @@ async fn a_gpu_at_fault_fences_its_worker_in_every_mode_and_an_operator_has_the_
     for mode in [Mode::Kv, Mode::RoundRobin, Mode::Random] {
         let rig = Rig::start(mode, 2).await;
         tell(&rig, 1, &lost()).await;
-        let told = of_worker(&rig, 1).await;
+        let told = rig.worker(1).await;
         assert_eq!(
             (&told["excluded"], &told["devices"]["fault"]["reason"]),
             (&json!("fenced"), &json!("lost"))
@@ -60,12 +56,12 @@ async fn a_gpu_at_fault_fences_its_worker_in_every_mode_and_an_operator_has_the_
         let fence =
             async |fence: &str| rig.ask("/v1/workers/1/fence", &json!({ "fence": fence })).await.status;
         assert_eq!(fence("off").await, 200);
-        assert_eq!(of_worker(&rig, 1).await["excluded"], Value::Null);
+        assert_eq!(rig.worker(1).await["excluded"], Value::Null);
         assert_eq!(fence("on").await, 200);
         tell(&rig, 1, &json!({})).await;
-        assert_eq!(of_worker(&rig, 1).await["excluded"], "fenced", "whatever the GPUs say");
+        assert_eq!(rig.worker(1).await["excluded"], "fenced", "whatever the GPUs say");
         assert_eq!(fence("auto").await, 200);
-        assert_eq!(of_worker(&rig, 1).await["excluded"], Value::Null);
+        assert_eq!(rig.worker(1).await["excluded"], Value::Null);
         assert_eq!(fence("perhaps").await, 400);
         assert_eq!(rig.ask("/v1/workers/9/fence", &json!({ "fence": "on" })).await.status, 404);
     }
@@ -113,7 +109,7 @@ async fn one_switch_turns_all_of_it_off() {
     let only = candidate(&explain, 1);
     assert_eq!((&only["device"], &only["excluded"]), (&Value::Null, &Value::Null));
     // It is shown all the same.
-    assert_eq!(of_worker(&rig, 1).await["devices"]["fault"]["reason"], "lost");
+    assert_eq!(rig.worker(1).await["devices"]["fault"]["reason"], "lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,9 +122,8 @@ async fn a_card_brings_its_own_weights_and_members_have_to_agree_on_them() {
     let first = kvroute::fleet::WorkerSpec { device_weights: Some(off), ..worker(1, &one) };
     let rig = Rig::assemble(plan(Mode::Kv, vec![first]), vec![one]).await;
     tell(&rig, 1, &lost()).await;
-    assert_eq!(of_worker(&rig, 1).await["excluded"], Value::Null, "its card wants no fences");
-    let second = serde_json::to_value(worker(2, &other)).unwrap();
-    let answer = rig.ask("/v1/workers", &second).await;
+    assert_eq!(rig.worker(1).await["excluded"], Value::Null, "its card wants no fences");
+    let answer = rig.register(&worker(2, &other), None).await;
     assert_eq!(answer.json["differing_fields"], json!(["device_weights.enabled"]), "{answer:?}");
 }
 
@@ -140,7 +135,7 @@ async fn news_that_cannot_be_used_renews_the_lease_and_says_what_is_wrong() {
         assert_eq!((answer.status.as_u16(), &answer.json["status"]), (200, &json!("ok")));
         assert!(answer.json["devices_problem"].is_string(), "{answer:?}");
     }
-    assert_eq!(of_worker(&rig, 1).await["devices"], Value::Null);
+    assert_eq!(rig.worker(1).await["devices"], Value::Null);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,8 +146,8 @@ async fn old_news_fades_and_a_fence_with_it() {
         Tuning { device_weights: Weights { stale_secs: 1.0, ..Weights::default() }, ..Tuning::default() };
     let rig = Rig::assemble(plan, vec![engine]).await;
     tell(&rig, 1, &json!({ "fault": { "gpu": "GPU-a", "reason": "lost" }, "capability": 0.5 })).await;
-    eventually("the fence falls", async || of_worker(&rig, 1).await["excluded"].is_null()).await;
-    let told = of_worker(&rig, 1).await;
+    eventually("the fence falls", async || rig.worker(1).await["excluded"].is_null()).await;
+    let told = rig.worker(1).await;
     assert_eq!(told["devices"]["weight"]["weight"], 1.0, "{told}");
     assert!(told["devices"]["sample_age_ms"].as_u64().unwrap() >= 1000);
     assert_eq!(rig.metric("kvroute_worker_device_telemetry", "worker=\"1\"").await, 0.0);

@@ -110,8 +110,7 @@ impl Watcher {
 }
 
 async fn stream(rig: &Rig, worker: u64) -> Value {
-    let workers = rig.workers().await;
-    workers.iter().find(|entry| entry["id"] == worker).unwrap()["stream"].clone()
+    rig.worker(worker).await["stream"].clone()
 }
 
 /// Waits until the stream has found a new incarnation behind its endpoint and trusts it.

@@ -13,7 +13,6 @@ mod rig;
 
 use std::{io::Write, sync::Arc};
 
-use http::Method;
 use kvroute::{select::Mode, worker::mock::MockEngine};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -88,9 +87,7 @@ impl Fleet {
     }
 
     async fn state(&self, at: usize) -> String {
-        let workers = self.rig.workers().await;
-        let worker = workers.iter().find(|worker| worker["id"] == at as u64 + 1).unwrap();
-        worker["stream"]["state"].as_str().unwrap().to_owned()
+        self.rig.worker(at as u64 + 1).await["stream"]["state"].as_str().unwrap().to_owned()
     }
 }
 
@@ -164,9 +161,7 @@ async fn the_coldest_rank_stops_growing_and_is_whole_again_once_there_is_room() 
     assert_eq!(log.lines(), 1, "one warning for it all");
 
     // The second leaves, and with it the want of room.
-    let url = format!("{}/v1/workers/2", fleet.rig.admin());
-    let left = fleet.rig.client.request(Method::DELETE, &url, &[], &Value::Null).await;
-    assert!(left.status.is_success(), "{}", left.text);
+    fleet.rig.remove(2).await;
     eventually("the third is whole again", async || {
         fleet.stopped().await == 0 && fleet.state(2).await == "live"
     })

@@ -13,7 +13,6 @@ mod rig;
 
 use std::time::Duration;
 
-use http::Method;
 use kvroute::{
     fleet::WorkerSpec,
     select::Mode,
@@ -106,8 +105,7 @@ async fn an_adapter_that_nobody_serves_is_unknown_and_one_whose_workers_drain_is
     assert!(answer.text.contains("1 draining, 1 without the adapter"), "{}", answer.text);
     assert_eq!(served_by(&rig, &asking(MODEL, 1)).await, 2);
 
-    let url = format!("{}/v1/workers/1", rig.admin());
-    assert_eq!(rig.client.request(Method::DELETE, &url, &[], &json!({})).await.status, 200);
+    rig.remove(1).await;
     assert_eq!(rig.post(CHAT, &asking("sql", 1)).await.status, 404);
 }
 
@@ -134,7 +132,7 @@ async fn adapters_come_and_go_with_a_registration_under_the_same_id() {
     rig.wait_for_events().await;
     let lora_adapters = vec!["poet".to_owned()];
     let other = WorkerSpec { lora_adapters, ..worker(1, &rig.engines[0]) };
-    let answer = rig.ask("/v1/workers", &serde_json::to_value(&other).unwrap()).await;
+    let answer = rig.register(&other, None).await;
     assert_eq!((answer.status.as_u16(), &answer.json["id"]), (201, &json!(1)), "{}", answer.text);
     assert_eq!(models(&rig).await, [MODEL, "poet"]);
     assert_eq!(rig.workers().await[0]["lora_adapters"], json!(["poet"]));

@@ -15,7 +15,7 @@ use kvroute::{fleet::WorkerSpec, select::Mode};
 use serde_json::{Value, json};
 
 use crate::rig::{
-    MODEL, Rig, chat, plan,
+    MODEL, Rig, chat, plan, registration,
     upstream::{Upstream, plain},
 };
 
@@ -116,7 +116,7 @@ async fn spellings_of_one_type_are_one_set_and_unknown_parts_are_refused() {
     let upstream = Upstream::start(plain).await;
     let rig = Rig::assemble(plan(Mode::RoundRobin, vec![upstream.worker(1, MODEL)]), Vec::new()).await;
     let register = async |id: u64, model_type: &str| {
-        let mut body = serde_json::to_value(upstream.worker(id, MODEL)).unwrap();
+        let mut body = registration(&upstream.worker(id, MODEL), None);
         body["model_type"] = json!(model_type);
         rig.ask("/v1/workers", &body).await
     };

@@ -18,9 +18,12 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::rig::{
-    MODEL, Rig, chat, plan,
+    MODEL, Rig, chat, plan, registration,
     upstream::{Upstream, plain},
 };
+
+/// Longer than any test takes.
+const LEASE: Option<f64> = Some(30.0);
 
 /// A frontend that serves `namespaces`, with a file that has workers 1 of `team-a`, 2 of `team-b` and 3 of `other`.
 async fn serving(namespaces: Namespaces) -> (Rig, Upstream) {
@@ -34,12 +37,6 @@ async fn serving(namespaces: Namespaces) -> (Rig, Upstream) {
 
 fn of(namespace: &str, spec: &WorkerSpec) -> WorkerSpec {
     WorkerSpec { namespace: namespace.to_owned(), ..spec.clone() }
-}
-
-fn description(spec: &WorkerSpec) -> Value {
-    let mut body = serde_json::to_value(spec).unwrap();
-    body["lease_secs"] = json!(30);
-    body
 }
 
 async fn ids(rig: &Rig) -> Vec<Value> {
@@ -68,7 +65,7 @@ async fn a_registration_from_elsewhere_is_refused_with_what_is_served() {
     let (rig, upstream) = serving(Namespaces::Named("team-a".to_owned())).await;
     let newcomer = upstream.worker(7, MODEL);
     for (count, namespace) in (3..).zip(["other", "team-b", "default"]) {
-        let refused = rig.ask("/v1/workers", &description(&of(namespace, &newcomer))).await;
+        let refused = rig.register(&of(namespace, &newcomer), LEASE).await;
         assert_eq!(refused.status, 400, "{}", refused.text);
         let error = &refused.json["error"];
         assert_eq!(error["param"], "namespace");
@@ -81,7 +78,7 @@ async fn a_registration_from_elsewhere_is_refused_with_what_is_served() {
         );
         assert_eq!(rig.metric("kvroute_foreign_registrations_total", "").await, f64::from(count));
     }
-    assert_eq!(rig.ask("/v1/workers", &description(&of("team-a", &newcomer))).await.status, 201);
+    assert_eq!(rig.register(&of("team-a", &newcomer), LEASE).await.status, 201);
     assert_eq!(ids(&rig).await, [1, 7]);
 }
 
@@ -94,12 +91,9 @@ async fn an_unreadable_card_from_elsewhere_stops_nobody() {
         model: "split".to_owned(),
         ..of(namespace, &upstream.worker(id, MODEL))
     };
-    assert_eq!(
-        rig.ask("/v1/workers", &description(&roles("team-a", WorkerType::Decode, 11))).await.status,
-        201
-    );
+    assert_eq!(rig.register(&roles("team-a", WorkerType::Decode, 11), LEASE).await.status, 201);
     let prefill = async |namespace: &str| {
-        let mut unreadable = description(&roles(namespace, WorkerType::Prefill, 12));
+        let mut unreadable = registration(&roles(namespace, WorkerType::Prefill, 12), LEASE);
         unreadable["router_config"] = json!({ "router_mode": "no-mode" });
         assert_eq!(rig.ask("/v1/workers", &unreadable).await.status, 400);
         let sets = rig.client.get(&format!("{}/v1/worker-sets", rig.admin())).await.json;

@@ -195,7 +195,7 @@ async fn a_worker_that_joins_takes_who_waits() {
     let second = send(&rig, asking);
     waiting(&rig, 1.0).await;
     let engine = MockEngine::start(engine_settings()).await.unwrap();
-    let registered = rig.ask("/v1/workers", &serde_json::to_value(worker(2, &engine)).unwrap()).await;
+    let registered = rig.register(&worker(2, &engine), None).await;
     assert_eq!(registered.status, 201, "{}", registered.text);
     let second = second.await.unwrap();
     assert_eq!((second.status.as_u16(), second.worker()), (200, 2), "{}", second.text);
@@ -223,8 +223,7 @@ async fn a_set_that_is_gone_leaves_nobody_waiting() {
     let first = busy(&rig).await;
     let second = send(&rig, prompt(2, 10));
     waiting(&rig, 1.0).await;
-    let url = format!("{}/v1/workers/1", rig.admin());
-    rig.client.request(http::Method::DELETE, &url, &[], &json!({})).await;
+    rig.remove(1).await;
     assert_eq!(second.await.unwrap().status, 503);
     first.await.unwrap();
     rig.wait_for_idle().await;
@@ -238,7 +237,7 @@ async fn a_held_request_goes_when_its_worker_has_come_to_it() {
     let long = |seed| prompt(seed, 1200);
     let hasty = MockSettings { prefill_tokens_per_second: 1500.0, ..slow() };
     let engine = MockEngine::start(hasty).await.unwrap();
-    rig.ask("/v1/workers", &serde_json::to_value(worker(2, &engine)).unwrap()).await;
+    rig.register(&worker(2, &engine), None).await;
     rig.ask("/v1/workers/1/drain", &json!({})).await;
     let [first, second, third] = [1, 2, 3].map(|seed| send(&rig, long(seed)));
     eventually("somebody is held", async || {

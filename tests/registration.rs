@@ -24,19 +24,12 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::rig::{
-    Answer, Http, MODEL, Rig, chat, engine_settings, eventually, lasting_port, plan, prose,
+    Answer, Http, MODEL, Rig, chat, engine_settings, eventually, lasting_port, plan, prose, registration,
     upstream::{Upstream, plain},
     worker,
 };
 
 const CHAT: &str = "/v1/chat/completions";
-
-/// What a worker posts about itself.
-fn description(spec: &WorkerSpec, lease_secs: f64) -> Value {
-    let mut body = serde_json::to_value(spec).unwrap();
-    body["lease_secs"] = json!(lease_secs);
-    body
-}
 
 async fn send(rig: &Rig, method: Method, path: &str) -> Answer {
     rig.client.request(method, &format!("{}{path}", rig.admin()), &[], &json!({})).await
@@ -72,7 +65,7 @@ async fn rig_and_newcomer() -> (Rig, WorkerSpec) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_kept_by_heartbeats_and_ends_with_its_blocks_in_silence() {
     let (rig, newcomer) = rig_and_newcomer().await;
-    let registered = rig.ask("/v1/workers", &description(&newcomer, 1.0)).await;
+    let registered = rig.register(&newcomer, Some(1.0)).await;
     assert_eq!(registered.status, 201, "{}", registered.text);
     assert_eq!(registered.json, json!({ "id": 7, "lease_secs": 1.0 }));
     assert_eq!(ids(&rig).await, [1, 7]);
@@ -98,7 +91,7 @@ async fn a_lease_is_kept_by_heartbeats_and_ends_with_its_blocks_in_silence() {
     assert!(message(&pinned).contains("7 does not identify a known worker"), "{}", pinned.text);
 
     // It comes back under its id, and its blocks are asked for again.
-    assert_eq!(rig.ask("/v1/workers", &description(&newcomer, 60.0)).await.status, 201);
+    assert_eq!(rig.register(&newcomer, Some(60.0)).await.status, 201);
     eventually("the blocks are replayed", async || rig.metric("kvroute_index_places", "").await > 10.0).await;
     let again = rig.post(CHAT, &body).await;
     assert_eq!((again.worker(), again.cached_tokens() > 0), (7, true));
@@ -110,15 +103,14 @@ async fn a_worker_leaves_when_it_says_so() {
     let (rig, newcomer) = rig_and_newcomer().await;
     // Without an id it is given one.
     let nameless = WorkerSpec { id: None, ..newcomer };
-    let id = rig.ask("/v1/workers", &description(&nameless, 30.0)).await.json["id"].as_u64().unwrap();
+    let id = rig.register(&nameless, Some(30.0)).await.json["id"].as_u64().unwrap();
     assert_eq!(ids(&rig).await, [1, id]);
     let shown = send(&rig, Method::GET, &format!("/v1/workers/{id}")).await;
     assert_eq!(shown.json["ranks"][0]["url"], format!("{}/", nameless.url), "{}", shown.text);
-    let path = format!("/v1/workers/{id}");
-    assert_eq!(send(&rig, Method::DELETE, &path).await.status, 200);
+    rig.remove(id).await;
     assert_eq!(ids(&rig).await, [1]);
     for method in [Method::GET, Method::DELETE] {
-        assert_eq!(send(&rig, method, &path).await.status, 404);
+        assert_eq!(send(&rig, method, &format!("/v1/workers/{id}")).await.status, 404);
     }
 }
 
@@ -161,17 +153,17 @@ async fn the_same_description_renews_and_another_is_refused() {
         let answer = rig.client.get(&format!("{}/v1/workers", rig.admin())).await;
         answer.json["generation"].as_u64().unwrap()
     };
-    assert_eq!(rig.ask("/v1/workers", &description(&newcomer, 1.0)).await.status, 201);
+    assert_eq!(rig.register(&newcomer, Some(1.0)).await.status, 201);
     let before = generation().await;
     // Registering again is a heartbeat that also changes the lease.
-    let renewed = rig.ask("/v1/workers", &description(&newcomer, 600.0)).await;
+    let renewed = rig.register(&newcomer, Some(600.0)).await;
     assert_eq!((renewed.status.as_u16(), &renewed.json["id"]), (201, &json!(7)), "{}", renewed.text);
     assert_eq!(generation().await, before);
     tokio::time::sleep(Duration::from_millis(1600)).await;
     assert_eq!(ids(&rig).await, [1, 7], "the longer lease did not count");
 
     let elsewhere = WorkerSpec { url: "http://127.0.0.1:1".to_owned(), ..newcomer.clone() };
-    let taken = rig.ask("/v1/workers", &description(&elsewhere, 60.0)).await;
+    let taken = rig.register(&elsewhere, Some(60.0)).await;
     assert_eq!(taken.status, 409, "{}", taken.text);
     assert!(message(&taken).contains("worker id 7 is taken by") && message(&taken).contains(&newcomer.url));
 
@@ -183,17 +175,17 @@ async fn the_same_description_renews_and_another_is_refused() {
         ("eagle", json!(true), "eagle"),
         ("router_config", config, "router_config.kv_router_config.overlap_score_credit"),
     ] {
-        let mut body = description(&other, 60.0);
+        let mut body = registration(&other, Some(60.0));
         body[key] = value;
         // It is taken in, and told why it gets no requests.
         let differs = rig.ask("/v1/workers", &body).await;
         let told = (&differs.json["excluded"], &differs.json["differing_fields"]);
         assert_eq!(differs.status, 201, "{key}: {}", differs.text);
         assert_eq!(told, (&json!("conflicting_configuration"), &json!([field])), "{key}");
-        assert_eq!(send(&rig, Method::DELETE, "/v1/workers/8").await.status, 200);
+        rig.remove(8).await;
     }
     // Under another component it is a set of its own.
-    let mut body = description(&other, 60.0);
+    let mut body = registration(&other, Some(60.0));
     (body["max_model_len"], body["component"]) = (json!(4096), json!("canary"));
     assert_eq!(rig.ask("/v1/workers", &body).await.status, 201);
     assert_eq!(ids(&rig).await, [1, 7, 8]);
@@ -232,7 +224,7 @@ async fn a_description_that_cannot_be_used_is_refused_by_field() {
         ("lease_secs", json!(0.5), &["lease_secs", "between 1 and 3600"]),
         ("lease_secs", json!("long"), &["'lease_secs'", "a number"]),
     ] {
-        let mut body = description(&newcomer, 10.0);
+        let mut body = registration(&newcomer, Some(10.0));
         body[key] = value.clone();
         let answer = rig.ask("/v1/workers", &body).await;
         assert_eq!(answer.status, 400, "{key} = {value}: {}", answer.text);
@@ -245,7 +237,7 @@ async fn a_description_that_cannot_be_used_is_refused_by_field() {
     assert!(message(&missing).contains("missing field `model`"), "{}", missing.text);
     assert_eq!(ids(&rig).await, [1], "a refused worker is in the fleet");
     // The refusals left nothing behind that a good description would trip over.
-    assert_eq!(rig.ask("/v1/workers", &description(&newcomer, 10.0)).await.status, 201);
+    assert_eq!(rig.register(&newcomer, Some(10.0)).await.status, 201);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,7 +247,7 @@ async fn the_admin_token_guards_everything_on_its_listener() {
     plan.settings.admin_token = AdminToken::new("s3cret").ok();
     let frontend = assemble(plan).await.unwrap();
     let (http, admin) = (Http::new(), format!("http://{}", frontend.admin_addr()));
-    let newcomer = description(&upstream.worker(2, MODEL), 30.0);
+    let newcomer = registration(&upstream.worker(2, MODEL), Some(30.0));
     let requests = [
         (Method::GET, "/metrics", 200),
         (Method::GET, "/v1/workers", 200),
@@ -319,7 +311,7 @@ async fn a_worker_with_two_ranks_is_told_which_one_was_chosen() {
         ..server.worker(1, MODEL)
     };
     let rig = Rig::assemble(plan(Mode::Kv, Vec::new()), ranks).await;
-    assert_eq!(rig.ask("/v1/workers", &description(&spec, 60.0)).await.status, 201);
+    assert_eq!(rig.register(&spec, Some(60.0)).await.status, 201);
     rig.wait_for_streams("live").await;
 
     for rank in [1_usize, 0, 1] {
@@ -349,6 +341,6 @@ async fn a_worker_with_two_ranks_is_told_which_one_was_chosen() {
         }
     }
     // Both ranks go with the worker.
-    assert_eq!(send(&rig, Method::DELETE, "/v1/workers/1").await.status, 200);
+    rig.remove(1).await;
     assert!(ids(&rig).await.is_empty());
 }

@@ -105,10 +105,8 @@ async fn a_worker_that_comes_back_under_its_id_has_no_sessions() {
     let rig = Rig::start_tuned(Mode::LeastLoaded, remembering(600, AffinityMode::Hard), 2).await;
     let home = served_by(&rig, &SESSION, &fresh(1)).await;
     let engine = &rig.engines[home as usize - 1];
-    let url = format!("{}/v1/workers/{home}", rig.admin());
-    assert_eq!(rig.client.request(Method::DELETE, &url, &[], &json!({})).await.status, 200);
-    let again = serde_json::to_value(worker(home, engine)).unwrap();
-    assert_eq!(rig.ask("/v1/workers", &again).await.status, 201);
+    rig.remove(home).await;
+    assert_eq!(rig.register(&worker(home, engine), None).await.status, 201);
     let told = explain(&rig, &SESSION, &fresh(2)).await;
     assert_eq!((&told["session"]["outcome"], &told["session"]["bound_to"]), (&json!("moved"), &json!(null)));
     assert_eq!(told["session"]["because"], "the worker that had the session is gone");

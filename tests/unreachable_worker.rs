@@ -31,8 +31,7 @@ fn dead(id: u64) -> WorkerSpec {
 }
 
 async fn excluded(rig: &Rig, id: u64) -> Value {
-    let workers = rig.workers().await;
-    workers.iter().find(|worker| worker["id"] == id).unwrap()["excluded"].clone()
+    rig.worker(id).await["excluded"].clone()
 }
 
 /// OpenAI's shape, and a message that says what to do.

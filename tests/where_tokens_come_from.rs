@@ -147,8 +147,7 @@ async fn an_engine_in_trouble_does_not_settle_it() {
     }
     assert_said(&rig, "engine", 0.0).await;
     // One that answers is found, in front of it or behind.
-    let spec = serde_json::to_value(worker(2, &rig.engines[0])).unwrap();
-    assert_eq!(rig.ask("/v1/workers", &spec).await.status, 201);
+    assert_eq!(rig.register(&worker(2, &rig.engines[0]), None).await.status, 201);
     let explain = rig.ask("/v1/route/explain", &chat("a", "b")).await.json;
     assert_eq!(explain["tokens_from"], "engine", "{explain}");
     assert!(explain["prompt_tokens"].as_u64().unwrap() > 0);

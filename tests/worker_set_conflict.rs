@@ -19,7 +19,6 @@ use std::{
     time::Duration,
 };
 
-use http::Method;
 use kvroute::{
     config::{ConfigFile, FrontendPlan, ModelEntry},
     fleet::{DeviceKind, OnConfigMismatch, RouterConfig, WorkerSpec},
@@ -29,10 +28,14 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::rig::{
-    Answer, MODEL, Rig, TINY, Transcript, candidate, chat, engine_settings, eventually, plan, prose, worker,
+    Answer, MODEL, Rig, TINY, Transcript, candidate, chat, engine_settings, eventually, plan, prose,
+    registration, worker,
 };
 
 const CHAT: &str = "/v1/chat/completions";
+
+/// Longer than any test takes.
+const LEASE: Option<f64> = Some(600.0);
 
 fn advertised(mode: Mode, credit: f64) -> Option<RouterConfig> {
     Some(RouterConfig { mode, tuning: Tuning { overlap_score_credit: credit, ..Tuning::default() } })
@@ -53,20 +56,6 @@ fn round_robin(workers: Vec<WorkerSpec>, policy: OnConfigMismatch) -> FrontendPl
     plan.settings.on_config_mismatch = policy;
     plan.models = vec![ModelEntry { name: "*".to_owned(), tokenizer: TINY.into(), chat_template: None }];
     plan
-}
-
-async fn register(rig: &Rig, spec: &WorkerSpec) -> Answer {
-    let mut body = serde_json::to_value(spec).unwrap();
-    body["lease_secs"] = json!(600);
-    rig.ask("/v1/workers", &body).await
-}
-
-async fn send(rig: &Rig, method: Method, path: &str) -> Answer {
-    rig.client.request(method, &format!("{}{path}", rig.admin()), &[], &json!({})).await
-}
-
-async fn remove(rig: &Rig, id: u64) {
-    assert_eq!(send(rig, Method::DELETE, &format!("/v1/workers/{id}")).await.status, 200);
 }
 
 /// What the admin listener says of the set of `model`.
@@ -159,7 +148,7 @@ async fn three_sets_do_not_interact_and_only_the_one_that_disagrees_stops() {
     let slow = MockSettings { model: "a".to_owned(), speedup: 1.0, ..engine_settings() };
     let slow = MockEngine::start(slow).await.unwrap();
     let spec = WorkerSpec { router_config: advertised(Mode::Kv, 2.0), ..of("a", 7, &slow) };
-    assert_eq!(register(&rig, &spec).await.json.get("excluded"), None);
+    assert_eq!(rig.register(&spec, LEASE).await.json.get("excluded"), None);
     let mut long = asking("a", 1);
     (long["stream"], long["max_tokens"], long["nvext"]) =
         (json!(true), json!(60), json!({ "backend_instance_id": 7 }));
@@ -169,7 +158,7 @@ async fn three_sets_do_not_interact_and_only_the_one_that_disagrees_stops() {
 
     let other = engine("a").await;
     let other_spec = WorkerSpec { router_config: advertised(Mode::Kv, 1.5), ..of("a", 8, &other) };
-    let told = register(&rig, &other_spec).await;
+    let told = rig.register(&other_spec, LEASE).await;
     let field = "router_config.kv_router_config.overlap_score_credit";
     assert_eq!(told.json["differing_fields"], json!([field]), "{}", told.text);
 
@@ -206,7 +195,7 @@ async fn three_sets_do_not_interact_and_only_the_one_that_disagrees_stops() {
     assert!(transcript.is_done() && !transcript.broken, "the open answer was cut: {}", transcript.text);
     assert!(transcript.tokens() >= 60, "{}", transcript.text);
 
-    remove(&rig, 8).await;
+    rig.remove(8).await;
     assert_eq!(set_of(&rig, "a").await["state"], "serving");
     assert_eq!(rig.metric("kvroute_worker_set_conflict", "model=\"a\"").await, 0.0);
     check_kv(&rig, 200).await;
@@ -222,7 +211,7 @@ async fn a_request_waits_out_a_short_conflict() {
     let mut waited = false;
     // On a machine that stands still for a second the wait may be over before the conflict is.
     for _ in 0..20 {
-        register(&rig, &other).await;
+        rig.register(&other, LEASE).await;
         let asking = tokio::spawn({
             let rig = Arc::clone(&rig);
             async move { rig.post(CHAT, &asking(MODEL, 1)).await }
@@ -230,7 +219,7 @@ async fn a_request_waits_out_a_short_conflict() {
         let waits =
             async || rig.metric("kvroute_requests_in_flight", "").await == 1.0 || asking.is_finished();
         eventually("the request is there", waits).await;
-        remove(&rig, 2).await;
+        rig.remove(2).await;
         let answer = asking.await.unwrap();
         if answer.status == 200 {
             assert_eq!(answer.worker(), 1);
@@ -248,9 +237,7 @@ async fn a_conflict_ends_with_the_lease_of_whoever_disagrees() {
     let workers = vec![worker(1, &engines[0])];
     let other = WorkerSpec { router_config: advertised(Mode::Random, 1.0), ..worker(2, &engines[1]) };
     let rig = Rig::assemble(round_robin(workers, OnConfigMismatch::Stop), engines.into()).await;
-    let mut body = serde_json::to_value(&other).unwrap();
-    body["lease_secs"] = json!(1.0);
-    assert_eq!(rig.ask("/v1/workers", &body).await.status, 201);
+    assert_eq!(rig.register(&other, Some(1.0)).await.status, 201);
     assert_eq!(set_of(&rig, MODEL).await["state"], "conflict");
     eventually("silence ends it", async || set_of(&rig, MODEL).await["state"] == "serving").await;
     assert_eq!(ask(&rig, MODEL, 1).await.worker(), 1);
@@ -263,7 +250,7 @@ async fn what_is_advertised_and_what_is_inherited_may_be_the_same() {
     let workers = vec![worker(1, &engines[0])];
     let rig = Rig::assemble(round_robin(workers, OnConfigMismatch::Stop), engines.into()).await;
     assert_eq!(set_of(&rig, MODEL).await["router_config_from"], "frontend");
-    assert_eq!(register(&rig, &says_it).await.json.get("excluded"), None);
+    assert_eq!(rig.register(&says_it, LEASE).await.json.get("excluded"), None);
     let set = set_of(&rig, MODEL).await;
     assert_eq!(set["cohorts"][0]["workers"], json!([1, 2]), "{set}");
     assert_eq!((&set["state"], &set["router_config_from"]), (&json!("serving"), &json!("card")));
@@ -285,7 +272,7 @@ async fn review_finding_02_a_bad_configuration_is_refused_as_such() {
             "router_replica_sync = true is not supported by this version",
         ),
     ] {
-        let mut body = serde_json::to_value(&second).unwrap();
+        let mut body = registration(&second, None);
         body["router_config"] = config;
         let answer = rig.ask("/v1/workers", &body).await;
         assert_eq!(answer.status, 400, "{}", answer.text);
@@ -302,7 +289,7 @@ async fn keep_first_serves_on_and_follows_those_who_wait() {
     let waiting = WorkerSpec { router_config: advertised(Mode::Kv, 2.0), ..worker(2, &engines[1]) };
     let workers = vec![worker(1, &engines[0])];
     let rig = Rig::assemble(round_robin(workers, OnConfigMismatch::KeepFirst), engines.into()).await;
-    let told = register(&rig, &waiting).await;
+    let told = rig.register(&waiting, LEASE).await;
     assert_eq!(told.json["excluded"], "conflicting_configuration", "{}", told.text);
     rig.wait_for_streams("live").await;
     for prompt in 0..4 {
@@ -332,7 +319,7 @@ async fn keep_first_serves_on_and_follows_those_who_wait() {
         rig.workers().await[1]["cached_blocks"]["gpu"].as_u64().unwrap() > 3
     })
     .await;
-    remove(&rig, 1).await;
+    rig.remove(1).await;
     assert_eq!(set_of(&rig, MODEL).await["router_config"]["router_mode"], "k_v");
     let answer = ask(&rig, MODEL, 50).await;
     assert!(answer.worker() == 2 && answer.cached_tokens() > 0, "{}", answer.text);
@@ -421,21 +408,21 @@ async fn a_rolling_change_under_load_drops_no_request() {
     let load = Load::start(&rig, 6);
     load.goes_on().await;
     for spec in &new {
-        assert_eq!(register(&rig, spec).await.status, 201);
+        assert_eq!(rig.register(spec, LEASE).await.status, 201);
         load.goes_on().await;
     }
     let chosen =
         async |worker: u64| rig.metric("kvroute_worker_chosen_total", &format!("worker=\"{worker}\"")).await;
     assert_eq!(chosen(4).await + chosen(5).await + chosen(6).await, 0.0, "who waits got requests");
-    remove(&rig, 1).await;
+    rig.remove(1).await;
     load.goes_on().await;
     // One leaves politely.
-    send(&rig, Method::POST, "/v1/workers/2/drain").await;
+    rig.ask("/v1/workers/2/drain", &json!({})).await;
     load.goes_on().await;
-    remove(&rig, 2).await;
+    rig.remove(2).await;
     load.goes_on().await;
     assert_eq!(set_of(&rig, MODEL).await["router_config"]["router_mode"], "round_robin");
-    remove(&rig, 3).await;
+    rig.remove(3).await;
     assert_eq!(set_of(&rig, MODEL).await["router_config"]["router_mode"], "k_v");
     load.goes_on().await;
     let (answered, refused) = load.stop().await;
@@ -458,11 +445,11 @@ async fn no_request_falls_between_two_configurations() {
     let load = Load::start(&rig, 6);
     for round in 0..40 {
         let (leaves, comes) = if round % 2 == 0 { (1, &specs[1]) } else { (2, &specs[0]) };
-        assert_eq!(register(&rig, comes).await.status, 201);
+        assert_eq!(rig.register(comes, LEASE).await.status, 201);
         if round % 4 < 2 {
-            send(&rig, Method::POST, &format!("/v1/workers/{leaves}/drain")).await;
+            rig.ask(&format!("/v1/workers/{leaves}/drain"), &json!({})).await;
         }
-        remove(&rig, leaves).await;
+        rig.remove(leaves).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     load.goes_on().await;

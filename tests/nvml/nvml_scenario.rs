@@ -94,10 +94,6 @@ impl Machine {
         self.agents.push((stop, tokio::spawn(agent::run(settings, stopped))));
     }
 
-    async fn worker(&self, id: usize) -> Value {
-        self.rig.workers().await.into_iter().find(|worker| worker["id"] == id).unwrap()
-    }
-
     /// How often each worker was chosen.
     async fn chosen(&self) -> Vec<f64> {
         let mut chosen = Vec::new();
@@ -107,8 +103,8 @@ impl Machine {
         chosen
     }
 
-    async fn excluded(&self, id: usize) -> Value {
-        self.worker(id).await["excluded"].clone()
+    async fn excluded(&self, id: u64) -> Value {
+        self.rig.worker(id).await["excluded"].clone()
     }
 
     async fn stop(self) {
@@ -124,7 +120,7 @@ async fn a_lost_gpu_is_fenced_and_its_requests_finish_elsewhere() {
     let mut machine = Machine::start(Mode::RoundRobin, 3, &engine_settings()).await;
     machine.gpus.set_devices(&[gpu("GPU-1"), lost("GPU-2"), gpu("GPU-3")]);
     eventually("the worker is fenced", async || machine.excluded(2).await == "fenced").await;
-    let told = machine.worker(2).await;
+    let told = machine.rig.worker(2).await;
     assert_eq!(told["devices"]["fault"], json!({ "gpu": "GPU-2", "reason": "lost" }));
     // The engine goes with its GPU, and nobody notices but the fence.
     machine.engines.remove(1).stop().await;
@@ -154,7 +150,7 @@ async fn a_gpu_that_comes_and_goes_does_not_take_requests_each_time() {
     }
     machine.gpus.set_devices(&[gpu("GPU-1")]);
     eventually("it is back", async || machine.excluded(1).await.is_null()).await;
-    assert_eq!(machine.worker(1).await["devices"]["fault"], Value::Null);
+    assert_eq!(machine.rig.worker(1).await["devices"]["fault"], Value::Null);
     machine.stop().await;
 }
 
@@ -165,7 +161,7 @@ async fn a_throttled_gpu_gets_a_smaller_share_and_its_own_again_later() {
     let machine = Machine::start(Mode::DeviceAwareWeighted, 2, &slow).await;
     let throttled = gpu_with("GPU-1", &json!({ "throttle": 0x40, "sm_clock": 500 }));
     machine.gpus.set_devices(&[throttled, gpu("GPU-2")]);
-    let weight = async |id| machine.worker(id).await["devices"]["weight"]["weight"].as_f64().unwrap();
+    let weight = async |id| machine.rig.worker(id).await["devices"]["weight"]["weight"].as_f64().unwrap();
     eventually("the weight falls", async || weight(1).await < 0.5).await;
     assert_eq!(weight(2).await, 1.0);
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use kvroute::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec, WorkerType},
     frontend::{FrontendSettings, PrefillFallback},
@@ -94,13 +94,9 @@ async fn a_prefill_set_that_nobody_can_pair_serves_nobody() {
     let refused = rig.post(CHAT, &small()).await;
     assert_eq!(refused.status, 503, "{}", refused.text);
     assert!(refused.text.contains("2 prefill sets and 1 decode sets"), "{}", refused.text);
-    let gone =
-        rig.client.request(Method::DELETE, &format!("{}/v1/workers/2", rig.admin()), &[], &json!({})).await;
-    assert_eq!(gone.status, 200);
+    rig.remove(2).await;
     assert_eq!(hops(&rig.post(CHAT, &small()).await), (1, 3));
-    let gone =
-        rig.client.request(Method::DELETE, &format!("{}/v1/workers/1", rig.admin()), &[], &json!({})).await;
-    assert_eq!(gone.status, 200);
+    rig.remove(1).await;
     assert_eq!(hops(&rig.post(CHAT, &small()).await), (3, 3), "none is known any more");
 }
 
@@ -136,8 +132,7 @@ async fn prefill_workers_that_disagree_serve_when_they_agree_again() {
     assert_eq!(refused.status, 503, "{}", refused.text);
     assert!(refused.text.contains("the cards of the prefill workers differ"), "{}", refused.text);
     assert_eq!(set(&rig, "decode").await["prefill"]["state"], "pending");
-    let gone = format!("{}/v1/workers/1", rig.admin());
-    assert_eq!(rig.client.request(Method::DELETE, &gone, &[], &json!({})).await.status, 200);
+    rig.remove(1).await;
     assert_eq!(hops(&rig.post(CHAT, &small()).await), (2, 3));
     assert_eq!(set(&rig, "prefill").await["router_config"]["router_mode"], "random");
 }
@@ -156,8 +151,7 @@ async fn or_the_first_of_them_serve() {
         assert_eq!(hops(&rig.post(CHAT, &small()).await), (1, 3));
     }
     assert_eq!(set(&rig, "prefill").await["router_config"]["router_mode"], "k_v");
-    let gone = format!("{}/v1/workers/1", rig.admin());
-    assert_eq!(rig.client.request(Method::DELETE, &gone, &[], &json!({})).await.status, 200);
+    rig.remove(1).await;
     assert_eq!(hops(&rig.post(CHAT, &small()).await), (2, 3));
     assert_eq!(set(&rig, "prefill").await["router_config"]["router_mode"], "random");
     rig.wait_for_idle().await;
@@ -194,8 +188,7 @@ async fn a_change_of_the_prefill_workers_drops_no_request() {
     for round in 0..12 {
         let (next, last) = if round % 2 == 0 { (1, 1) } else { (0, 2) };
         assert_eq!(rig.ask("/v1/workers", &cards[next]).await.status, 201);
-        let last = format!("{}/v1/workers/{last}", rig.admin());
-        assert_eq!(rig.client.request(Method::DELETE, &last, &[], &json!({})).await.status, 200);
+        rig.remove(last).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     done.store(true, Ordering::Relaxed);

@@ -65,6 +65,15 @@ pub(crate) fn embedder(id: u64, engine: &MockEngine) -> WorkerSpec {
     WorkerSpec { model_type, ..worker(id, engine) }
 }
 
+/// What a worker posts about itself.
+pub(crate) fn registration(spec: &WorkerSpec, lease_secs: Option<f64>) -> Value {
+    let mut body = serde_json::to_value(spec).unwrap();
+    if let Some(lease_secs) = lease_secs {
+        body["lease_secs"] = json!(lease_secs);
+    }
+    body
+}
+
 /// A plan with free ports and the project's tokenizer.
 pub(crate) fn plan(mode: Mode, workers: Vec<WorkerSpec>) -> FrontendPlan {
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -138,6 +147,18 @@ impl Rig {
         self.client.post(&format!("{}{path}", self.admin()), body).await
     }
 
+    /// Registers a worker, by a lease of so many seconds or by the default one.
+    pub(crate) async fn register(&self, spec: &WorkerSpec, lease_secs: Option<f64>) -> Answer {
+        self.ask("/v1/workers", &registration(spec, lease_secs)).await
+    }
+
+    /// Takes a worker out.
+    pub(crate) async fn remove(&self, id: u64) {
+        let url = format!("{}/v1/workers/{id}", self.admin());
+        let answer = self.client.request(Method::DELETE, &url, &[], &json!({})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    }
+
     /// What the router would do with `body`.
     pub(crate) async fn explain(&self, body: &Value) -> Value {
         self.ask("/v1/route/explain", body).await.json
@@ -147,6 +168,11 @@ impl Rig {
     pub(crate) async fn workers(&self) -> Vec<Value> {
         let answer = self.client.get(&format!("{}/v1/workers", self.admin())).await;
         answer.json["workers"].as_array().unwrap().clone()
+    }
+
+    /// What it says of the first rank of one worker.
+    pub(crate) async fn worker(&self, id: u64) -> Value {
+        self.workers().await.into_iter().find(|worker| worker["id"] == id).unwrap()
     }
 
     /// A number from the metrics page, summed over the label sets that contain `labels`.
