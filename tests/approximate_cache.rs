@@ -13,14 +13,15 @@ mod rig;
 
 use http::Method;
 use kvroute::{
-    config::FrontendPlan,
     fleet::{RouterConfig, WorkerSpec},
     select::{ApproximateCache, ApproximatePolicy, CostModel, Mode, Tuning},
-    worker::mock::{MockEngine, MockSettings},
+    worker::mock::MockSettings,
 };
 use serde_json::{Value, json};
 
-use crate::rig::{Answer, Rig, candidate, chat, credit, engine_settings, eventually, plan, prose, worker};
+use crate::rig::{
+    Answer, Rig, candidate, chat, credit, engine_settings, eventually, pools::Pools, prose, tuned, worker,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -36,13 +37,8 @@ async fn start(
     settings: Vec<MockSettings>,
     describe: impl Fn(WorkerSpec) -> WorkerSpec,
 ) -> Rig {
-    let mut engines = Vec::new();
-    for settings in settings {
-        engines.push(MockEngine::start(settings).await.unwrap());
-    }
-    let workers = (1..).zip(&engines).map(|(id, engine)| describe(worker(id, engine))).collect();
-    let router = RouterConfig { mode, tuning };
-    Rig::assemble(FrontendPlan { router, ..plan(mode, workers) }, engines).await
+    let described = |workers: Vec<_>| workers.into_iter().map(describe).collect();
+    Pools::of(settings).await.behind_plan(|workers| tuned(mode, tuning, described(workers))).await
 }
 
 async fn of_two(tuning: Tuning) -> Rig {

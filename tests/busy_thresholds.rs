@@ -13,31 +13,27 @@ mod rig;
 
 use http::StatusCode;
 use kvroute::{
-    config::FrontendPlan,
-    fleet::{RouterConfig, WorkerSpec},
+    fleet::WorkerType,
     load::Thresholds,
     select::{Mode, Tuning},
-    worker::mock::{MockEngine, MockSettings},
+    worker::mock::MockSettings,
 };
 use serde_json::{Value, json};
 
-use crate::rig::{MODEL, Rig, Transcript, candidate, engine_settings, plan, prose, stream_of, worker};
+use crate::rig::{MODEL, Rig, Transcript, candidate, engine_settings, pools::Pools, prose, stream_of, tuned};
 
-async fn start(mode: Mode, busy: Thresholds, engines: u64, status: u16) -> Rig {
-    let mut running = Vec::new();
-    for _ in 0..engines {
-        let slow = MockSettings { speedup: 1.0, ..engine_settings() };
-        running.push(MockEngine::start(slow).await.unwrap());
-    }
-    let spec = |(id, engine)| WorkerSpec {
-        total_kv_blocks: Some(100),
-        max_num_batched_tokens: Some(8192),
-        ..worker(id, engine)
+async fn start(mode: Mode, busy: Thresholds, engines: usize, status: u16) -> Rig {
+    let slow = MockSettings { speedup: 1.0, ..engine_settings() };
+    let pools = Pools::of(vec![slow; engines]).await.change(WorkerType::Aggregated, |worker| {
+        worker.total_kv_blocks = Some(100);
+        worker.max_num_batched_tokens = Some(8192);
+    });
+    let planned = |workers| {
+        let mut plan = tuned(mode, Tuning { busy, ..Tuning::default() }, workers);
+        plan.settings.overload_status = StatusCode::from_u16(status).unwrap();
+        plan
     };
-    let mut plan = plan(mode, (1..).zip(&running).map(spec).collect());
-    plan.settings.overload_status = StatusCode::from_u16(status).unwrap();
-    let router = RouterConfig { mode, tuning: Tuning { busy, ..Tuning::default() } };
-    Rig::assemble(FrontendPlan { router, ..plan }, running).await
+    pools.behind_plan(planned).await
 }
 
 fn blocks(share: f64) -> Thresholds {

@@ -25,7 +25,6 @@ use kvroute::{
     decisions::{Decision, Entry, Finish, Outcome, Reader, replay},
     frontend::{DecisionLogSettings, FrontendSettings},
     select::{Mode, Phase},
-    worker::mock::MockEngine,
 };
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
@@ -33,17 +32,13 @@ use tempfile::{TempDir, tempdir};
 use crate::{
     process::Process,
     recorded_fleet::Fleet,
-    rig::{MODEL, Rig, Transcript, chat, engine_settings, plan, pools::Pools, prose, stream_of, worker},
+    rig::{MODEL, Rig, Transcript, chat, engine_settings, plan, pools::Pools, prose, stream_of},
 };
 
 /// Two engines behind a frontend by mode kv that records as `settings` say.
 async fn recording(settings: DecisionLogSettings) -> Rig {
-    let mut engines = Vec::new();
-    for _ in 0..2 {
-        engines.push(MockEngine::start(engine_settings()).await.unwrap());
-    }
-    let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
-    Rig::assemble(recorded(plan(Mode::Kv, workers), settings), engines).await
+    let pools = Pools::of(vec![engine_settings(); 2]).await;
+    pools.behind_plan(|workers| recorded(plan(Mode::Kv, workers), settings)).await
 }
 
 fn recorded(plan: FrontendPlan, settings: DecisionLogSettings) -> FrontendPlan {
@@ -171,8 +166,8 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn both_hops_of_a_request_are_recorded_under_its_name() {
     let (_folder, settings) = log();
-    let Pools { engines, workers } = Pools::start(1, 1).await;
-    let rig = Rig::assemble(recorded(plan(Mode::Kv, workers), settings.clone()), engines).await;
+    let recording = |workers| recorded(plan(Mode::Kv, workers), settings.clone());
+    let rig = Pools::start(1, 1).await.behind_plan(recording).await;
     let answer = rig.post("/v1/chat/completions", &chat("in two hops", "please")).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     rig.wait_for_idle().await;

@@ -99,11 +99,8 @@ async fn every_term_of_a_weight_is_explained_and_divides_the_cost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_switch_turns_all_of_it_off() {
-    let engine = MockEngine::start(engine_settings()).await.unwrap();
-    let mut plan = plan(Mode::Kv, vec![worker(1, &engine)]);
-    plan.router.tuning =
-        Tuning { device_weights: Weights { enabled: false, ..Weights::default() }, ..Tuning::default() };
-    let rig = Rig::assemble(plan, vec![engine]).await;
+    let device_weights = Weights { enabled: false, ..Weights::default() };
+    let rig = Rig::start_tuned(Mode::Kv, Tuning { device_weights, ..Tuning::default() }, 1).await;
     tell(&rig, 1, &json!({ "fault": { "gpu": "GPU-a", "reason": "lost" }, "capability": 0.5 })).await;
     let explain = rig.explain(&chat("", "hello")).await;
     let only = candidate(&explain, 1);
@@ -140,11 +137,8 @@ async fn news_that_cannot_be_used_renews_the_lease_and_says_what_is_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn old_news_fades_and_a_fence_with_it() {
-    let engine = MockEngine::start(engine_settings()).await.unwrap();
-    let mut plan = plan(Mode::Kv, vec![worker(1, &engine)]);
-    plan.router.tuning =
-        Tuning { device_weights: Weights { stale_secs: 1.0, ..Weights::default() }, ..Tuning::default() };
-    let rig = Rig::assemble(plan, vec![engine]).await;
+    let device_weights = Weights { stale_secs: 1.0, ..Weights::default() };
+    let rig = Rig::start_tuned(Mode::Kv, Tuning { device_weights, ..Tuning::default() }, 1).await;
     tell(&rig, 1, &json!({ "fault": { "gpu": "GPU-a", "reason": "lost" }, "capability": 0.5 })).await;
     eventually("the fence falls", async || rig.worker(1).await["excluded"].is_null()).await;
     let told = rig.worker(1).await;

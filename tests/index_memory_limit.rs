@@ -13,11 +13,11 @@ mod rig;
 
 use std::{io::Write, sync::Arc};
 
-use kvroute::{select::Mode, worker::mock::MockEngine};
+use kvroute::select::Mode;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, chat, credit, engine_settings, eventually, plan, prose, worker};
+use crate::rig::{Rig, chat, credit, engine_settings, eventually, plan, pools::Pools, prose};
 
 const LIMIT: u64 = 256 << 10;
 /// What is set aside and free comes on top of what the limit counts: at most a chunk of each arena here.
@@ -94,14 +94,13 @@ impl Fleet {
 /// A fleet of which the third worker's rank has just stopped growing. `None` if a table that happened to double took the room
 /// between two marks at once, so that a second rank stopped with it: the marks lie close at so small a limit.
 async fn filled() -> Option<Fleet> {
-    let mut engines = Vec::new();
-    for _ in 0..3 {
-        engines.push(MockEngine::start(engine_settings()).await.unwrap());
-    }
-    let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
-    let mut plan = plan(Mode::Kv, workers);
-    plan.settings.index_memory_limit = Some(LIMIT);
-    let mut fleet = Fleet { rig: Rig::assemble(plan, engines).await, sent: [0; 3] };
+    let limited = |workers| {
+        let mut plan = plan(Mode::Kv, workers);
+        plan.settings.index_memory_limit = Some(LIMIT);
+        plan
+    };
+    let rig = Pools::of(vec![engine_settings(); 3]).await.behind_plan(limited).await;
+    let mut fleet = Fleet { rig, sent: [0; 3] };
     assert_eq!(fleet.rig.metric("kvroute_index_memory_limit_bytes", "").await as u64, LIMIT);
 
     // The first two are matched, the third never.

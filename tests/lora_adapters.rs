@@ -27,26 +27,27 @@ use kvroute::{
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::rig::{MODEL, Rig, candidate, chat, credit, engine_settings, eventually, plan, prose, worker};
+use crate::rig::{
+    MODEL, Rig, candidate, chat, credit, engine_settings, eventually, plan, pools::Pools, prose, worker,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 
+fn named(adapters: &[&str]) -> Vec<String> {
+    adapters.iter().map(|&name| name.to_owned()).collect()
+}
+
 fn with(adapters: &[&str]) -> MockSettings {
-    let loras = adapters.iter().map(|&name| name.to_owned()).collect();
-    MockSettings { loras, ..engine_settings() }
+    MockSettings { loras: named(adapters), ..engine_settings() }
 }
 
 /// Engines with these adapters, each announced with its own.
 async fn start(mode: Mode, adapters: &[&[&str]]) -> Rig {
-    let mut engines = Vec::new();
-    for adapters in adapters {
-        engines.push(MockEngine::start(with(adapters)).await.unwrap());
+    let mut pools = Pools::of(adapters.iter().map(|adapters| with(adapters)).collect()).await;
+    for (worker, adapters) in pools.workers.iter_mut().zip(adapters) {
+        worker.lora_adapters = named(adapters);
     }
-    let workers = (1..).zip(engines.iter().zip(adapters)).map(|(id, (engine, adapters))| {
-        let lora_adapters = adapters.iter().map(|&name| name.to_owned()).collect();
-        WorkerSpec { lora_adapters, ..worker(id, engine) }
-    });
-    Rig::assemble(plan(mode, workers.collect()), engines).await
+    pools.behind(mode).await
 }
 
 fn asking(model: &str, seed: u64) -> Value {

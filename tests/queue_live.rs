@@ -14,8 +14,6 @@ mod rig;
 use std::{sync::Arc, time::Duration};
 
 use kvroute::{
-    config::FrontendPlan,
-    fleet::RouterConfig,
     frontend::{FrontendSettings, QueueTurns},
     select::{Mode, Tuning, queue::QueuePolicy},
     worker::mock::{MockEngine, MockSettings},
@@ -24,7 +22,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::rig::{Answer, MODEL, Rig, engine_settings, eventually, plan, pools::Pools, prose, worker};
+use crate::rig::{Answer, MODEL, Rig, engine_settings, eventually, pools::Pools, prose, tuned, worker};
 
 /// An engine that is at a prompt for seconds.
 fn slow() -> MockSettings {
@@ -37,11 +35,12 @@ fn threshold() -> Tuning {
 
 /// One slow engine behind a frontend in which requests wait.
 async fn one_slow(tuning: Tuning, change: impl FnOnce(&mut FrontendSettings)) -> Arc<Rig> {
-    let engine = MockEngine::start(slow()).await.unwrap();
-    let mut plan = plan(Mode::Kv, vec![worker(1, &engine)]);
-    change(&mut plan.settings);
-    let router = RouterConfig { mode: Mode::Kv, tuning };
-    Arc::new(Rig::assemble(FrontendPlan { router, ..plan }, vec![engine]).await)
+    let planned = |workers| {
+        let mut plan = tuned(Mode::Kv, tuning, workers);
+        change(&mut plan.settings);
+        plan
+    };
+    Arc::new(Pools::of(vec![slow()]).await.behind_plan(planned).await)
 }
 
 /// A completion whose answer is its first token.
@@ -283,8 +282,7 @@ async fn without_a_rule_that_makes_wait_there_is_no_queue() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_request_in_two_hops_the_prefill_waits() {
-    let router = RouterConfig { mode: Mode::Kv, tuning: threshold() };
-    let planned = |workers| FrontendPlan { router, ..plan(Mode::Kv, workers) };
+    let planned = |workers| tuned(Mode::Kv, threshold(), workers);
     let rig = Arc::new(Pools::start_with(1, 1, slow()).await.behind_plan(planned).await);
     let first = busy(&rig).await;
     let second = send(&rig, prompt(2, 10));

@@ -15,16 +15,15 @@ use std::collections::BTreeSet;
 
 use http::Method;
 use kvroute::{
-    config::FrontendPlan,
     fleet::{RouterConfig, WorkerType},
     select::{AffinityMode, Mode, SessionAffinity, Tuning},
 };
 use serde_json::{Value, json};
 
 use crate::rig::{
-    Answer, Rig, chat, eventually, plan,
+    Answer, Rig, chat, engine_settings, eventually,
     pools::{CHAT, Pools, hops, small},
-    prose, worker,
+    prose, tuned, worker,
 };
 
 fn remembering(ttl_secs: u64, mode: AffinityMode) -> Tuning {
@@ -181,11 +180,8 @@ async fn a_wish_gives_way_to_a_worker_that_has_the_prompt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prefill_and_decode_workers_remember_a_session_apart() {
-    let pools = Pools::start(2, 2).await;
-    let router = RouterConfig { mode: Mode::RoundRobin, tuning: remembering(600, AffinityMode::Hard) };
-    let rig = pools
-        .behind_plan(|workers| FrontendPlan { router: router.clone(), ..plan(router.mode, workers) })
-        .await;
+    let planned = |workers| tuned(Mode::RoundRobin, remembering(600, AffinityMode::Hard), workers);
+    let rig = Pools::start(2, 2).await.behind_plan(planned).await;
     let first = hops(&send(&rig, &SESSION, &small()).await);
     for _ in 0..3 {
         assert_eq!(hops(&send(&rig, &SESSION, &small()).await), first);
@@ -226,17 +222,12 @@ async fn a_session_that_was_idle_for_long_enough_is_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_several_sets_the_one_that_has_the_session_serves_it() {
-    let mut engines = Vec::new();
-    for _ in 0..2 {
-        engines.push(kvroute::worker::mock::MockEngine::start(rig::engine_settings()).await.unwrap());
+    let mut pools = Pools::of(vec![engine_settings(); 2]).await;
+    for (id, worker) in (1..).zip(&mut pools.workers) {
+        worker.component = format!("backend-{id}");
     }
-    let workers = (1..).zip(&engines).map(|(id, engine)| {
-        let component = format!("backend-{id}");
-        kvroute::fleet::WorkerSpec { component, ..worker(id, engine) }
-    });
-    let router = RouterConfig { mode: Mode::RoundRobin, tuning: remembering(600, AffinityMode::Hard) };
-    let plan = FrontendPlan { router, ..plan(Mode::RoundRobin, workers.collect()) };
-    let rig = Rig::assemble(plan, engines).await;
+    let planned = |workers| tuned(Mode::RoundRobin, remembering(600, AffinityMode::Hard), workers);
+    let rig = pools.behind_plan(planned).await;
     let home = served_by(&rig, &SESSION, &fresh(1)).await;
     for seed in 2..18 {
         assert_eq!(served_by(&rig, &SESSION, &fresh(seed)).await, home);

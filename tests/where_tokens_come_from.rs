@@ -21,7 +21,9 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::rig::{
-    MODEL, Rig, chat, embedder, engine_settings, plan, prose,
+    MODEL, Rig, chat, embedder, engine_settings, plan,
+    pools::Pools,
+    prose,
     upstream::{PLAIN, Upstream, plain},
     worker,
 };
@@ -81,12 +83,8 @@ async fn the_model_s_tokenizer_is_asked_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_one_the_engine_is_asked() {
-    let mut engines = Vec::new();
-    for _ in 0..2 {
-        engines.push(MockEngine::start(engine_settings()).await.unwrap());
-    }
-    let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
-    let rig = Rig::assemble(without_tokenizer(plan(Mode::Kv, workers)), engines).await;
+    let pools = Pools::of(vec![engine_settings(); 2]).await;
+    let rig = pools.behind_plan(|workers| without_tokenizer(plan(Mode::Kv, workers))).await;
     rig.wait_for_streams("live").await;
     assert_predictions_are_right(&rig, "engine").await;
 }

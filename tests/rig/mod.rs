@@ -30,6 +30,8 @@ use kvroute::{
 };
 use serde_json::{Value, json};
 
+use self::pools::Pools;
+
 /// The model that rigs serve.
 pub(crate) const MODEL: &str = "mock";
 
@@ -90,31 +92,26 @@ pub(crate) fn plan(mode: Mode, workers: Vec<WorkerSpec>) -> FrontendPlan {
     }
 }
 
+/// The same with `tuning`.
+pub(crate) fn tuned(mode: Mode, tuning: Tuning, workers: Vec<WorkerSpec>) -> FrontendPlan {
+    FrontendPlan { router: RouterConfig { mode, tuning }, ..plan(mode, workers) }
+}
+
 impl Rig {
     /// `count` engines behind a frontend that routes by `mode`.
-    pub(crate) async fn start(mode: Mode, count: u64) -> Self {
-        Self::start_with(mode, (0..count).map(|_| engine_settings()).collect()).await
+    pub(crate) async fn start(mode: Mode, count: usize) -> Self {
+        Self::start_with(mode, vec![engine_settings(); count]).await
     }
 
     /// The same with engines as given.
     pub(crate) async fn start_with(mode: Mode, settings: Vec<MockSettings>) -> Self {
-        let mut engines = Vec::new();
-        for settings in settings {
-            engines.push(MockEngine::start(settings).await.unwrap());
-        }
-        let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
-        Self::assemble(plan(mode, workers), engines).await
+        Pools::of(settings).await.behind(mode).await
     }
 
     /// `count` engines behind a frontend that routes by `mode` with `tuning`.
-    pub(crate) async fn start_tuned(mode: Mode, tuning: Tuning, count: u64) -> Self {
-        let mut engines = Vec::new();
-        for _ in 0..count {
-            engines.push(MockEngine::start(engine_settings()).await.unwrap());
-        }
-        let workers = (1..).zip(&engines).map(|(id, engine)| worker(id, engine)).collect();
-        let router = RouterConfig { mode, tuning };
-        Self::assemble(FrontendPlan { router, ..plan(mode, workers) }, engines).await
+    pub(crate) async fn start_tuned(mode: Mode, tuning: Tuning, count: usize) -> Self {
+        let pools = Pools::of(vec![engine_settings(); count]).await;
+        pools.behind_plan(|workers| tuned(mode, tuning, workers)).await
     }
 
     /// A frontend as planned, over engines that run already, once every stream is live.

@@ -13,7 +13,7 @@ use super::{Answer, MODEL, Rig, chat, engine_settings, plan, prose, worker};
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 
-/// Engines of both roles, prefill first, and how the frontend is told of them.
+/// Engines, prefill before decode where there are both, and how the frontend is told of them.
 pub(crate) struct Pools {
     pub(crate) engines: Vec<MockEngine>,
     pub(crate) workers: Vec<WorkerSpec>,
@@ -25,12 +25,15 @@ impl Pools {
     }
 
     pub(crate) async fn start_with(prefill: usize, decode: usize, settings: MockSettings) -> Self {
+        let of = |role, count| vec![MockSettings { role, ..settings.clone() }; count];
+        Self::of([of(Role::Prefill, prefill), of(Role::Decode, decode)].concat()).await
+    }
+
+    /// An engine by each of these settings.
+    pub(crate) async fn of(settings: Vec<MockSettings>) -> Self {
         let mut pools = Self { engines: Vec::new(), workers: Vec::new() };
-        for _ in 0..prefill {
-            pools.add(Role::Prefill, settings.clone()).await;
-        }
-        for _ in 0..decode {
-            pools.add(Role::Decode, settings.clone()).await;
+        for settings in settings {
+            pools.add(settings.role, settings).await;
         }
         pools
     }
