@@ -10,12 +10,13 @@
     reason = "a failed expectation is how a test reports"
 )]
 
+mod log_capture;
 mod rig;
 
 use std::{
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
-    sync::Arc,
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -23,11 +24,12 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use kvroute::select::Mode;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tracing_subscriber::EnvFilter;
 
-use crate::rig::{Answer, Http, MODEL, Rig, chat, engine_settings, plan, prose, worker};
+use crate::{
+    log_capture::Log,
+    rig::{Answer, Http, MODEL, Rig, chat, engine_settings, plan, prose, worker},
+};
 
 /// Stands wherever a prompt could stand by mistake.
 const SECRET: &str = "dolphinsecret";
@@ -228,37 +230,14 @@ async fn assert_works(rig: &Rig, after: &str) {
     assert_eq!(answer.status, 200, "after {after}: {}", answer.text);
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Everything this crate logs, in all tests of this file.
-fn log() -> Log {
-    static LOG: std::sync::OnceLock<Log> = std::sync::OnceLock::new();
-    let start = || {
-        let log = Log::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::new("kvroute=trace"))
-            .with_writer(move || writer.clone())
-            .init();
-        log
-    };
-    LOG.get_or_init(start).clone()
+fn log() -> &'static Log {
+    static LOG: OnceLock<Log> = OnceLock::new();
+    LOG.get_or_init(|| Log::start("kvroute=trace"))
 }
 
 fn assert_silent(log: &Log) {
-    let text = String::from_utf8_lossy(&log.0.lock()).into_owned();
+    let text = log.text();
     assert!(text.contains("frontend is up"), "the log was not caught");
     assert!(!text.contains(SECRET), "{text}");
 }
@@ -273,7 +252,7 @@ async fn every_bad_request_is_told_what_is_wrong_and_the_next_one_is_served() {
     rig.wait_for_idle().await;
     assert!(rig.metric("kvroute_requests_total", "outcome=\"client_error\"").await > 20.0);
     assert_eq!(rig.metric("kvroute_requests_total", "outcome=\"server_error\"").await, 0.0);
-    assert_silent(&log);
+    assert_silent(log);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -363,7 +342,7 @@ async fn a_prompt_beyond_the_context_is_refused_here_if_known_and_by_the_engine_
         assert_works(&unknowing, path).await;
     }
     unknowing.wait_for_idle().await;
-    assert_silent(&log);
+    assert_silent(log);
 }
 
 /// Of a field given twice the last counts: for the router as for the engines, whose parsers keep the last.

@@ -9,41 +9,20 @@
     reason = "a failed expectation is how a test reports"
 )]
 
+mod log_capture;
 mod rig;
 
-use std::{io::Write, sync::Arc};
-
 use kvroute::select::Mode;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::rig::{Rig, chat, credit, engine_settings, eventually, plan, pools::Pools, prose};
+use crate::{
+    log_capture::Log,
+    rig::{Rig, chat, credit, engine_settings, eventually, plan, pools::Pools, prose},
+};
 
 const LIMIT: u64 = 256 << 10;
 /// What is set aside and free comes on top of what the limit counts: at most a chunk of each arena here.
 const SET_ASIDE: u64 = 1 << 20;
-
-/// A log that can be read.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Lines about the memory limit.
-    fn lines(&self) -> usize {
-        String::from_utf8_lossy(&self.0.lock()).lines().filter(|line| line.contains("memory limit")).count()
-    }
-}
 
 struct Fleet {
     rig: Rig,
@@ -123,12 +102,10 @@ async fn filled() -> Option<Fleet> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_coldest_rank_stops_growing_and_is_whole_again_once_there_is_room() {
-    let log = Log::default();
-    let writer = log.clone();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(move || writer.clone()).init();
+    let log = Log::start("warn");
     let mut attempts = 0;
     let mut fleet = loop {
-        log.0.lock().clear();
+        log.clear();
         if let Some(fleet) = filled().await {
             break fleet;
         }
@@ -136,7 +113,7 @@ async fn the_coldest_rank_stops_growing_and_is_whole_again_once_there_is_room() 
         assert!(attempts < 8, "two ranks stop at once every time");
     };
     let used = fleet.used().await;
-    assert_eq!(log.lines(), 1);
+    assert_eq!(log.lines_with("memory limit"), 1);
 
     // From here on it does not grow, and neither does the index, while the engine caches more.
     for _ in 0..4 {
@@ -157,7 +134,7 @@ async fn the_coldest_rank_stops_growing_and_is_whole_again_once_there_is_room() 
         }
         assert_eq!(missed > 0, at == 2);
     }
-    assert_eq!(log.lines(), 1, "one warning for it all");
+    assert_eq!(log.lines_with("memory limit"), 1, "one warning for it all");
 
     // The second leaves, and with it the want of room.
     fleet.rig.remove(2).await;

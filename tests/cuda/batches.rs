@@ -1,15 +1,11 @@
 //! Batches, what they should hash to, and accelerators that hash them.
 
-use std::{
-    io::{self, Write},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use kvroute::{
     accel::{Accelerator, AcceleratorSettings, HashDevice, Where},
     hash::{BatchHasher, BatchPrompt, BlockHash, BlockSize, HashedBatch, Identity, Prompt},
 };
-use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// What the stand-in's first device calls itself.
@@ -54,41 +50,4 @@ pub(crate) fn hash_some(accelerator: &Arc<Accelerator>, blocks: usize) -> Where 
     assert_eq!(out.all(), expected(&tokens, 16, 1337), "right, wherever it was hashed");
     let place = Where::ALL.into_iter().zip(before);
     place.into_iter().find(|(place, before)| accelerator.status().batches(*place) > *before).unwrap().0
-}
-
-/// What is logged from here on in this process, from INFO on.
-#[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    pub(crate) fn start() -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt()
-            .with_writer(move || writer.clone())
-            .with_ansi(false)
-            .with_max_level(tracing::Level::INFO)
-            .init();
-        log
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().clone()).unwrap()
-    }
-
-    /// How many lines there are of a level.
-    pub(crate) fn count(&self, level: &str) -> usize {
-        self.text().lines().filter(|line| line.contains(&format!(" {level} "))).count()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

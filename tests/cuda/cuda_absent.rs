@@ -3,13 +3,14 @@
 use kvroute::accel::{Accelerator, AcceleratorSettings, DeviceState, HashDevice, Where};
 
 use crate::{
-    batches::{Log, hash_some, settings},
+    batches::{hash_some, settings},
     child::{self, Library},
+    log_capture::Log,
 };
 
 /// Nothing hashes on a device, from the first batch or from the first large one on, and the one line of the log says `why`.
 fn nothing(settings: AcceleratorSettings, at_first: DeviceState, why: &str) {
-    let log = Log::start();
+    let log = Log::start("info");
     let accelerator = Accelerator::new(settings);
     assert_eq!(accelerator.status().state(), at_first, "{}", accelerator.status().reason());
     for _ in 0..3 {
@@ -19,7 +20,8 @@ fn nothing(settings: AcceleratorSettings, at_first: DeviceState, why: &str) {
     assert!(matches!(state, DeviceState::Absent | DeviceState::Off), "{state:?}");
     assert!(accelerator.status().reason().contains(why), "{}", accelerator.status().reason());
     let lines = usize::from(state == DeviceState::Absent);
-    assert_eq!((log.count("INFO"), log.count("WARN"), log.count("ERROR")), (lines, 0, 0), "{}", log.text());
+    let counts = [" INFO ", " WARN ", " ERROR "].map(|level| log.lines_with(level));
+    assert_eq!(counts, [lines, 0, 0], "{}", log.text());
     assert!(state == DeviceState::Off || log.text().contains(why), "{}", log.text());
 }
 

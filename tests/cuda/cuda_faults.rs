@@ -3,18 +3,19 @@
 use kvroute::accel::{DeviceState, Where};
 
 use crate::{
-    batches::{Log, accelerator, hash_some},
+    batches::{accelerator, hash_some},
     child::{self, Library},
+    log_capture::Log,
 };
 
 /// Finds too little memory when it is opened.
 fn full(name: &str, settings: &str) {
     child::run(name, Library::StandIn(settings), || {
-        let log = Log::start();
+        let log = Log::start("info");
         let accelerator = accelerator();
         assert_eq!([hash_some(&accelerator, 40), hash_some(&accelerator, 40)], [Where::Busy; 2]);
         assert_eq!(accelerator.status().state(), DeviceState::Unused, "it may have some later");
-        assert_eq!(log.count("WARN"), 0, "{}", log.text());
+        assert_eq!(log.lines_with(" WARN "), 0, "{}", log.text());
     });
 }
 
@@ -40,13 +41,13 @@ fn cuda_fails_a_launch_and_goes_on() {
         name,
         Library::StandIn("cuLaunchKernel@2=701,cuMemcpyDtoHAsync_v2@3=999,report=REPORT"),
         || {
-            let log = Log::start();
+            let log = Log::start("info");
             let accelerator = accelerator();
             let places = [(); 6].map(|()| hash_some(&accelerator, 40));
             // The third copy back is that of the fourth batch: the second one did not get so far.
             assert_eq!(places, [Where::Gpu, Where::Error, Where::Gpu, Where::Error, Where::Gpu, Where::Gpu]);
             assert_eq!(accelerator.status().state(), DeviceState::Ready);
-            assert_eq!(log.count("WARN"), 0, "{}", log.text());
+            assert_eq!(log.lines_with(" WARN "), 0, "{}", log.text());
             drop(accelerator);
             assert!(!child::report().contains("wrong "), "{}", child::report());
         },
@@ -70,25 +71,25 @@ fn cuda_fails_in_the_middle_of_a_batch() {
 #[test]
 fn cuda_fails_again_and_again() {
     child::run("cuda_faults::cuda_fails_again_and_again", Library::StandIn("cuLaunchKernel=701"), || {
-        let log = Log::start();
+        let log = Log::start("info");
         let accelerator = accelerator();
         let places = [(); 5].map(|()| hash_some(&accelerator, 40));
         assert_eq!(places, [Where::Error, Where::Error, Where::Error, Where::NoDevice, Where::NoDevice]);
         assert_eq!(accelerator.status().state(), DeviceState::Failed);
-        assert_eq!(log.count("WARN"), 1, "{}", log.text());
+        assert_eq!(log.lines_with(" WARN "), 1, "{}", log.text());
     });
 }
 
 /// Ends the context at some call; the device is let go at once, with one WARN.
 fn ends(name: &str, settings: &str, code: &str) {
     child::run(name, Library::StandIn(settings), || {
-        let log = Log::start();
+        let log = Log::start("info");
         let accelerator = accelerator();
         let places = [(); 4].map(|()| hash_some(&accelerator, 40));
         assert_eq!(places, [Where::Gpu, Where::Error, Where::NoDevice, Where::NoDevice]);
         assert_eq!(accelerator.status().state(), DeviceState::Failed);
         assert!(accelerator.status().reason().contains(code), "{}", accelerator.status().reason());
-        assert_eq!(log.count("WARN"), 1, "{}", log.text());
+        assert_eq!(log.lines_with(" WARN "), 1, "{}", log.text());
         // Nothing hangs or fails on the way out.
         drop(accelerator);
     });

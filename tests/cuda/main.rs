@@ -19,6 +19,8 @@ mod cuda_choice;
 mod cuda_digests;
 mod cuda_faults;
 mod cuda_frontend;
+#[path = "../log_capture/mod.rs"]
+mod log_capture;
 #[allow(dead_code, reason = "the tests of NVML use more of it")]
 #[path = "../nvml/stand_in.rs"]
 mod nvml;
