@@ -11,21 +11,17 @@
 
 mod rig;
 
-use std::{io::Write as _, path::Path, sync::Arc};
-
 use kvroute::{
     fleet::{StreamDirection, WorkerSpec},
     frontend::AdmissionCheck,
-    prompt::Encoder,
     select::Mode,
     worker::mock::{Endpoint, MockEngine, MockSettings, Omissions},
 };
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
 use crate::rig::{
-    MODEL, Rig, TINY, candidate, chat, credit, engine_settings, eventually, lasting_port, plan, prose,
-    with_lasting_ports, worker,
+    MODEL, Rig, candidate, chat, credit, engine_settings, eventually, lasting_port, other_template, plan,
+    prose, with_lasting_ports, worker,
 };
 
 /// A frontend that checks, over engines that run already.
@@ -40,14 +36,6 @@ async fn rig_of(check: AdmissionCheck, settings: MockSettings) -> Rig {
     let engine = MockEngine::start(settings).await.unwrap();
     let spec = worker(1, &engine);
     rig(check, vec![engine], vec![spec]).await
-}
-
-/// An engine with another chat template than the frontend has.
-fn other_template(settings: MockSettings) -> MockSettings {
-    let mut file = NamedTempFile::new().unwrap();
-    write!(file, "{{% for m in messages %}}[{{{{ m.role }}}}] {{{{ m.content }}}}\n{{% endfor %}}").unwrap();
-    let encoder = Arc::new(Encoder::load(Path::new(TINY), Some(file.path())).unwrap());
-    MockSettings { encoder, ..settings }
 }
 
 async fn wait_for_verdict(rig: &Rig, worker: u64, verdict: &str) -> Value {

@@ -22,7 +22,7 @@ use http::Method;
 use kvroute::{
     cli::assemble,
     config::FrontendPlan,
-    decisions::{Decision, Entry, Finish, Outcome, Reader, replay},
+    decisions::{Decision, Finish, Outcome, replay},
     frontend::{DecisionLogSettings, FrontendSettings},
     select::{Mode, Phase},
 };
@@ -30,8 +30,8 @@ use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
 use crate::{
-    process::Process,
-    recorded_fleet::Fleet,
+    process::{Process, file, path},
+    recorded_fleet::{self, Fleet},
     rig::{MODEL, Rig, Transcript, chat, engine_settings, plan, pools::Pools, prose, stream_of},
 };
 
@@ -56,14 +56,7 @@ fn log() -> (TempDir, DecisionLogSettings) {
 async fn stopped(rig: Rig, path: &Path) -> (Vec<Decision>, Vec<(u64, Outcome)>) {
     rig.wait_for_idle().await;
     assert!(rig.frontend.stop().await);
-    let (mut decisions, mut outcomes) = (Vec::new(), Vec::new());
-    for entry in Reader::new(&*fs::read(path).unwrap()).unwrap() {
-        match entry.unwrap() {
-            Entry::Decision(decision) => decisions.push(*decision),
-            Entry::Outcome { number, outcome } => outcomes.push((number, outcome)),
-        }
-    }
-    (decisions, outcomes)
+    recorded_fleet::read(&fs::read(path).unwrap())
 }
 
 async fn decisions_of(rig: &Rig, name: &str) -> rig::Answer {
@@ -246,19 +239,11 @@ fn simulate(args: &[&str]) -> process::Ended {
     Process::run(&[&["simulate"], args].concat())
 }
 
-fn written(log: &[u8]) -> (TempDir, String) {
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("decisions");
-    fs::write(&path, log).unwrap();
-    let name = path.to_str().unwrap().to_owned();
-    (folder, name)
-}
-
 #[test]
 fn simulate_makes_ten_thousand_decisions_again() {
     let fleet = Fleet::record(41, 10_000);
-    let (_folder, path) = written(&fleet.log());
-    let ended = simulate(&["--decisions", &path]);
+    let log = file(fleet.log());
+    let ended = simulate(&["--decisions", path(&log)]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("10000 of 10000 are reproduced, bit for bit"), "{}", ended.stdout);
     assert!(ended.stdout.contains(&format!("{} ok", fleet.outcomes.len())), "{}", ended.stdout);
@@ -275,8 +260,8 @@ fn simulate_tells_what_differs_and_fails() {
         }
     }
     assert_eq!(bent, 7);
-    let (_folder, path) = written(&fleet.log());
-    let ended = simulate(&["--decisions", &path]);
+    let log = file(fleet.log());
+    let ended = simulate(&["--decisions", path(&log)]);
     assert_eq!(ended.code, Some(1));
     assert!(ended.stdout.contains("293 of 300 are reproduced"), "{}", ended.stdout);
     assert_eq!(ended.stdout.matches("recorded worker").count(), 5, "{}", ended.stdout);
@@ -287,10 +272,10 @@ fn simulate_tells_what_differs_and_fails() {
 #[test]
 fn simulate_asks_what_if() {
     let fleet = Fleet::record(43, 400);
-    let (_folder, path) = written(&fleet.log());
+    let log = file(fleet.log());
     let ended = simulate(&[
         "--decisions",
-        &path,
+        path(&log),
         "--router-kv-overlap-score-credit",
         "0",
         "--router-cost-model",
@@ -308,7 +293,7 @@ fn simulate_asks_what_if() {
     }
     let ended = simulate(&[
         "--decisions",
-        &path,
+        path(&log),
         "--router-temperature",
         "0",
         "--router-kv-overlap-score-credit",
@@ -320,13 +305,13 @@ fn simulate_asks_what_if() {
 #[test]
 fn simulate_shows_one_request() {
     let fleet = Fleet::record(44, 50);
-    let (_folder, path) = written(&fleet.log());
+    let log = file(fleet.log());
     let (number, _) = fleet.outcomes[3];
-    let ended = simulate(&["--decisions", &path, "--request", &format!("request-{number}")]);
+    let ended = simulate(&["--decisions", path(&log), "--request", &format!("request-{number}")]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("| * | "), "{}", ended.stdout);
     assert!(ended.stdout.contains("what came of it: ok with status 200"), "{}", ended.stdout);
-    let ended = simulate(&["--decisions", &path, "--request", "nobody"]);
+    let ended = simulate(&["--decisions", path(&log), "--request", "nobody"]);
     assert!(ended.code == Some(1) && ended.stderr.contains("'nobody'"), "{}", ended.stderr);
 }
 
@@ -334,14 +319,14 @@ fn simulate_shows_one_request() {
 fn simulate_reads_a_torn_log_as_far_as_it_goes_and_no_corrupt_one_in_silence() {
     let fleet = Fleet::record(45, 20);
     let log = fleet.log();
-    let (_folder, path) = written(&log[..log.len() - 1]);
-    let ended = simulate(&["--decisions", &path]);
+    let torn = file(&log[..log.len() - 1]);
+    let ended = simulate(&["--decisions", path(&torn)]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("is not whole"), "{}", ended.stdout);
     let mut corrupt = log.clone();
     corrupt[log.len() / 2] ^= 1;
-    let (_folder, path) = written(&corrupt);
-    let ended = simulate(&["--decisions", &path]);
+    let corrupt = file(corrupt);
+    let ended = simulate(&["--decisions", path(&corrupt)]);
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("is corrupt") && ended.stdout.contains("are reproduced"), "{ended:?}");
 }
@@ -351,18 +336,21 @@ fn what_simulate_cannot_answer_is_refused_with_the_reason() {
     let fleet = Fleet::record(46, 3);
     let mut other = fleet.log();
     other[8] += 1;
-    let (_folder, path) = written(&fleet.log());
-    let (_other, of_another_format) = written(&other);
+    let log = file(fleet.log());
+    let of_another_format = file(other);
     for (args, says) in [
-        (&["--decisions", &of_another_format][..], "replay it with"),
+        (&["--decisions", path(&of_another_format)][..], "replay it with"),
         (&["--decisions", "/nowhere/log"], "/nowhere/log"),
         (&["--decisions", "Cargo.toml"], "no decision log"),
-        (&["--decisions", &path, "--workload", "agents"], "cannot be used with"),
-        (&["--decisions", &path, "--engines", "4"], "cannot be used with"),
-        (&["--decisions", &path, "--no-router-track-active-blocks"], "what was not counted is not recorded"),
-        (&["--decisions", &path, "--router-mode", "direct"], "names its worker"),
+        (&["--decisions", path(&log), "--workload", "agents"], "cannot be used with"),
+        (&["--decisions", path(&log), "--engines", "4"], "cannot be used with"),
         (
-            &["--decisions", &path, "--request", "a", "--router-temperature", "1"],
+            &["--decisions", path(&log), "--no-router-track-active-blocks"],
+            "what was not counted is not recorded",
+        ),
+        (&["--decisions", path(&log), "--router-mode", "direct"], "names its worker"),
+        (
+            &["--decisions", path(&log), "--request", "a", "--router-temperature", "1"],
             "leave --router-temperature",
         ),
         (&["--workload", "agents", "--router-temperature", "1"], "--policy"),

@@ -12,7 +12,7 @@
 mod process;
 mod rig;
 
-use std::{io::Write as _, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use kvroute::{
     doctor::{Admission, Check, Ears, Finding, Patience, Report, Subject, Verdict, examine, judge},
@@ -21,11 +21,10 @@ use kvroute::{
     worker::mock::{Endpoint, MockEngine, MockSettings, Omissions},
 };
 use serde_json::Value;
-use tempfile::NamedTempFile;
 
 use crate::{
     process::{FREE_PORTS, Process},
-    rig::{MODEL, TINY, engine_settings, lasting_port, worker},
+    rig::{MODEL, TINY, engine_settings, lasting_port, other_template, worker},
 };
 
 const PATIENCE: Patience = Patience {
@@ -84,10 +83,7 @@ async fn an_engine_that_is_as_announced_is_admitted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_template_is_named() {
-    let mut file = NamedTempFile::new().unwrap();
-    write!(file, "{{% for m in messages %}}[{{{{ m.role }}}}] {{{{ m.content }}}}\n{{% endfor %}}").unwrap();
-    let encoder = Arc::new(Encoder::load(Path::new(TINY), Some(file.path())).unwrap());
-    let report = examined(MockSettings { encoder, ..engine_settings() }, |spec| spec).await;
+    let report = examined(other_template(engine_settings()), |spec| spec).await;
     differs(&report, Check::ChatTemplate, &[Check::ToolTemplate], Admission::LoadOnly, "chat_template");
     assert_eq!(finding(&report, Check::Tokenizer).verdict, Verdict::Ok);
     assert_eq!(finding(&report, Check::HashRule).verdict, Verdict::Ok);

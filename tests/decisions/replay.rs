@@ -3,25 +3,11 @@
 use std::collections::BTreeSet;
 
 use kvroute::{
-    decisions::{Decision, Entry, Outcome, Reader, Tail, Verdict, replay},
+    decisions::{Decision, Verdict, replay},
     select::{CostModel, Exclusion, Mode, Phase},
 };
 
-use crate::recorded_fleet::Fleet;
-
-fn read(log: &[u8]) -> (Vec<Decision>, Vec<(u64, Outcome)>) {
-    let mut reader = Reader::new(log).unwrap();
-    let (mut decisions, mut outcomes) = (Vec::new(), Vec::new());
-    for entry in reader.by_ref() {
-        match entry.unwrap() {
-            Entry::Decision(decision) => decisions.push(*decision),
-            Entry::Outcome { number, outcome } => outcomes.push((number, outcome)),
-        }
-    }
-    assert_eq!(reader.tail(), Tail::Whole);
-    assert_eq!(reader.position(), log.len() as u64);
-    (decisions, outcomes)
-}
+use crate::recorded_fleet::{Fleet, read};
 
 #[test]
 fn ten_thousand_decisions_are_written_read_and_made_again() {

@@ -165,10 +165,10 @@ impl Drop for Process {
     }
 }
 
-/// A file with this text, gone when dropped.
-pub(crate) fn file(text: &str) -> NamedTempFile {
+/// A file with this content, gone when dropped.
+pub(crate) fn file(content: impl AsRef<[u8]>) -> NamedTempFile {
     let mut file = NamedTempFile::new().unwrap();
-    file.write_all(text.as_bytes()).unwrap();
+    file.write_all(content.as_ref()).unwrap();
     file
 }
 

@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use kvroute::{
-    decisions::{Decision, Encoder, Finish, Outcome, Question, Rule, Verdict},
+    decisions::{Decision, Encoder, Entry, Finish, Outcome, Question, Reader, Rule, Tail, Verdict},
     device::{Condition, DeviceClass},
     event::{EngineHash, Event, Stored, StoredBlock, Tier},
     hash::{BlockHash, BlockSize, SequenceHash, chain},
@@ -289,4 +289,19 @@ impl Fleet {
             }
         }
     }
+}
+
+/// What a log holds that is whole: its decisions, and its outcomes by the decisions' numbers.
+pub(crate) fn read(log: &[u8]) -> (Vec<Decision>, Vec<(u64, Outcome)>) {
+    let mut reader = Reader::new(log).unwrap();
+    let (mut decisions, mut outcomes) = (Vec::new(), Vec::new());
+    for entry in reader.by_ref() {
+        match entry.unwrap() {
+            Entry::Decision(decision) => decisions.push(*decision),
+            Entry::Outcome { number, outcome } => outcomes.push((number, outcome)),
+        }
+    }
+    assert_eq!(reader.tail(), Tail::Whole);
+    assert_eq!(reader.position(), log.len() as u64);
+    (decisions, outcomes)
 }

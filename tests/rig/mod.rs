@@ -6,7 +6,9 @@ pub(crate) mod pools;
 pub(crate) mod upstream;
 
 use std::{
+    io::Write as _,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,6 +31,7 @@ use kvroute::{
     worker::mock::{Endpoint, MockEngine, MockSettings},
 };
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 use self::pools::Pools;
 
@@ -49,6 +52,14 @@ pub(crate) struct Rig {
 pub(crate) fn engine_settings() -> MockSettings {
     let encoder = Arc::new(Encoder::tiny().unwrap());
     MockSettings { model: MODEL.to_owned(), speedup: 100.0, ..MockSettings::new(encoder) }
+}
+
+/// An engine with another chat template than the frontend has.
+pub(crate) fn other_template(settings: MockSettings) -> MockSettings {
+    let mut file = NamedTempFile::new().unwrap();
+    write!(file, "{{% for m in messages %}}[{{{{ m.role }}}}] {{{{ m.content }}}}\n{{% endfor %}}").unwrap();
+    let encoder = Arc::new(Encoder::load(Path::new(TINY), Some(file.path())).unwrap());
+    MockSettings { encoder, ..settings }
 }
 
 /// How the frontend is told of an engine.
