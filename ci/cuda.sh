@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 bash ci/ptx.sh
 package=(--locked --manifest-path tests/cuda-stand-in/Cargo.toml)
-target=(--target-dir target/tmp/cuda-stand-in)
+target=(--target-dir target/cuda-stand-in)
 cargo fmt --check --manifest-path tests/cuda-stand-in/Cargo.toml
 cargo clippy "${package[@]}" "${target[@]}" --all-targets -- -D warnings
 cargo test --quiet "${package[@]}" "${target[@]}"

@@ -49,5 +49,5 @@ else
     head -qn 1 "$committed" "$fresh"
     echo "so the kernels of both are interpreted, and must agree"
     KVROUTE_OTHER_PTX="$PWD/$fresh" cargo test --quiet --locked --manifest-path tests/cuda-stand-in/Cargo.toml \
-        --target-dir target/tmp/cuda-stand-in --test kernels
+        --target-dir target/cuda-stand-in --test kernels
 fi

@@ -8,7 +8,8 @@ use std::{
 /// Builds the package `tests/{package}`; where its library lies.
 pub(crate) fn build(package: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(package);
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
+    // Beside the folder for temporary files, where `ci/cuda.sh` builds it too.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(package);
     let build = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--locked", "--manifest-path"])
         .arg(source.join("Cargo.toml"))
