@@ -209,7 +209,7 @@ fn a_mistake_in_a_file_is_named_with_its_place() {
 fn a_trace_that_cannot_be_used_is_named_with_its_line() {
     refused(&["drive", "--trace", "/none.jsonl"], &["--trace", "/none.jsonl"]);
     let good = trace_line(0, &[1]);
-    let broken = file(&format!("{good}\n{good}\n{{\"timestamp\": 1}}\n"));
+    let broken = file(format!("{good}\n{good}\n{{\"timestamp\": 1}}\n"));
     let path = broken.path().to_str().unwrap();
     refused(&["drive", "--trace", path], &[path, "line 3", "input_length"]);
     let fine = file(&good);
@@ -374,7 +374,7 @@ fn trace_line(at_ms: u64, ids: &[u64]) -> String {
 /// Twenty requests of five conversations, each with a prefix of its own.
 fn small_trace() -> NamedTempFile {
     let lines: Vec<_> = (0..20).map(|n| trace_line(n * 1000, &[n % 5, 100 + n])).collect();
-    file(&lines.join("\n"))
+    file(lines.join("\n"))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,7 +110,7 @@ fn warnings_and_hints_do_not_fail() {
 
 #[test]
 fn a_file_that_starts_is_ok_whatever_the_environment_says() {
-    let file = file(&format!("[frontend]\ntokenizer = ['{TINY}']\n"));
+    let file = file(format!("[frontend]\ntokenizer = ['{TINY}']\n"));
     let environment = [("KVROUTE_PORT", "x"), ("DYN_ROUTER_MODE", "no-mode")];
     let ended = Process::start_with(&["config", "check", path(&file)], &environment).end();
     assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -31,7 +31,7 @@ use tempfile::{TempDir, tempdir};
 
 use crate::{
     process::{Process, file, path},
-    recorded_fleet::{self, Fleet},
+    recorded_fleet::Fleet,
     rig::{MODEL, Rig, Transcript, chat, engine_settings, plan, pools::Pools, prose, stream_of},
 };
 

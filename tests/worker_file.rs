@@ -40,7 +40,7 @@ async fn set(rig: &Rig) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_is_what_its_file_says() {
     let rig = frontend().await;
-    let file = file(&format!(
+    let file = file(format!(
         "[worker]\nfrontend = ['{}']\nworker_id = 7\nnamespace = 'filed'\npublish_kv_events = false\n\
          [router]\nrouter_mode = 'kv'\nrouter_kv_overlap_score_credit = 2.5\n",
         rig.admin()
@@ -72,7 +72,7 @@ async fn a_flag_wins_over_a_variable_and_that_over_the_file() {
         ),
     ] {
         let rig = frontend().await;
-        let file = file(&format!(
+        let file = file(format!(
             "[worker]\nfrontend = ['{}']\nnamespace = 'filed'\n[router]\nrouter_mode = 'kv'\n",
             rig.admin()
         ));
@@ -89,7 +89,7 @@ async fn a_flag_wins_over_a_variable_and_that_over_the_file() {
 async fn facts_of_the_engine_come_from_the_file_too() {
     let engine = MockEngine::start(engine_settings()).await.unwrap();
     let rig = frontend().await;
-    let file = file(&format!(
+    let file = file(format!(
         "[worker]\nfrontend = ['{}']\n[engine]\nengine_url = 'http://{}'\nmodel_name = 'not-this'\n\
          engine_block_size = 16\nworker_type = 'decode'\n",
         rig.admin(),
