@@ -111,3 +111,46 @@ async fn the_reference_and_the_page_agree() {
         assert!(exported.contains_key(name), "docs/metrics.md has {name}, which nothing exports");
     }
 }
+
+/// The selectors in a text of queries: a metric's name, and the labels that it is filtered by.
+fn selectors(text: &str) -> Vec<(&str, BTreeSet<String>)> {
+    let name_ends =
+        |rest: &str| rest.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(rest.len());
+    text.match_indices("kvroute_")
+        .map(|(at, _)| {
+            let (name, rest) = text[at..].split_at(name_ends(&text[at..]));
+            let inside = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+            let pairs = inside.map_or("", |(pairs, _)| pairs).split(',').filter(|pair| !pair.is_empty());
+            (name, pairs.map(|pair| pair[..name_ends(pair)].to_owned()).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn dashboards_and_alerts_ask_for_metrics_that_are_exported() {
+    let documented = documented();
+    let dashboard: serde_json::Value =
+        serde_json::from_str(include_str!("../dashboards/kvroute.json")).unwrap();
+    let mut queries: Vec<_> = dashboard["templating"]["list"].as_array().unwrap().iter().collect();
+    queries.retain(|variable| variable["type"] == "query");
+    let mut texts: Vec<_> =
+        queries.iter().map(|variable| variable["query"]["query"].as_str().unwrap()).collect();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    texts.extend(targets.map(|target| target["expr"].as_str().unwrap()));
+    assert!(texts.len() > 50, "not the whole dashboard");
+    texts.push(include_str!("../dashboards/alerts.yaml"));
+    for (name, filters) in texts.into_iter().flat_map(selectors) {
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| {
+            let family = name.strip_suffix(suffix)?;
+            (documented.get(family)?.0 == "histogram").then_some(family)
+        });
+        let (kind, labels) = documented
+            .get(family.unwrap_or(name))
+            .unwrap_or_else(|| panic!("{name} is asked for, and nothing exports it"));
+        assert_eq!(kind == "histogram", family.is_some(), "{name} is a {kind}");
+        for label in filters {
+            assert!(label == "job" || labels.contains(&label), "{name} has no label {label}");
+        }
+    }
+}
