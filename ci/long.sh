@@ -17,6 +17,7 @@ KVROUTE_TURNOVERS="${KVROUTE_TURNOVERS:-600000}" KVROUTE_TRACE_HOURS="${KVROUTE_
 unset CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS
 
 bash ci/fuzz.sh 600
+bash ci/fuzz-input.sh 600
 LOOM_MAX_PREEMPTIONS=2 LOOM_MAX_DURATION=120 bash ci/loom.sh
 bash ci/ptxas.sh
 # The property tests under a sanitizer have cases of their own number.
