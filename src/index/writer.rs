@@ -3,7 +3,10 @@
 use std::{borrow::Borrow, fmt, sync::Arc};
 
 use super::{Applied, ledger::Ledger, raw::Shared};
-use crate::{event::Event, slot::Slot};
+use crate::{
+    event::{EngineHash, Event, Tier},
+    slot::Slot,
+};
 
 /// How many events ahead the table entry, the run and the words of a block are asked for.
 const AHEAD: [usize; 3] = [32, 20, 10];
@@ -58,6 +61,12 @@ impl IndexWriter {
         let applied = self.ledger.apply_with(slot, event, false);
         self.ledger.show_totals();
         applied
+    }
+
+    /// How many copies of a block the current incarnation of `slot` has in a tier under a name of its own, placed or waiting.
+    #[must_use]
+    pub fn copies(&self, slot: Slot, name: EngineHash, tier: Tier) -> u32 {
+        self.ledger.copies_of(slot, name, tier)
     }
 
     /// Bytes that what the shard holds takes, about: what is set aside and free at the moment, and the fixed part of an

@@ -16,13 +16,14 @@ use super::{
     handle::Stream,
     index_sink::{IndexSink, Source},
     lane::{Lane, Turn},
+    retold,
     settings::IngestSettings,
     source::{Contexts, SourceError},
 };
 use crate::{
     event::Event,
     fleet::{ExpectedLimits, StreamState, StreamStatus},
-    index::IndexWriter,
+    index::{Applied, IndexWriter},
     slot::Slot,
 };
 use ahash::AHashMap;
@@ -280,21 +281,42 @@ impl Applier {
         }
     }
 
+    /// Applies events of one rank in order; what they did in all.
+    fn apply_plain(&mut self, events: &[(Slot, &Event)], may_grow: bool) -> Applied {
+        let mut sum = Applied::default();
+        let mut note = |event: &Event, applied: Applied| {
+            self.counters.note_applied(event, applied);
+            sum += applied;
+        };
+        if may_grow {
+            self.writer.apply_all(events, note);
+        } else {
+            for &(slot, event) in events {
+                note(event, self.writer.apply_without_growth(slot, event));
+            }
+        }
+        sum
+    }
+
     fn apply(&mut self, batch: &Batch) {
         if let Some(before) = self.before_batch {
             before(batch.slot);
         }
         let status = batch.gate.status();
-        if status.growth_stopped() {
-            for event in &batch.events {
-                let applied = self.writer.apply_without_growth(batch.slot, event);
-                self.counters.note_applied(event, applied);
-            }
-        } else {
-            let events: SmallVec<[(Slot, &Event); 32]> =
-                batch.events.iter().map(|event| (batch.slot, event)).collect();
-            self.writer.apply_all(&events, |event, applied| self.counters.note_applied(event, applied));
+        let may_grow = !status.growth_stopped();
+        let mut plain: SmallVec<[(Slot, &Event); 32]> = SmallVec::new();
+        for event in &batch.events {
+            let Some(stored) = retold::may_be(event) else {
+                plain.push((batch.slot, event));
+                continue;
+            };
+            // What came before counts before it is asked what the rank holds.
+            self.apply_plain(&plain, may_grow);
+            plain.clear();
+            let applied = self.apply_plain(&[(batch.slot, event)], may_grow);
+            retold::take_back(&mut self.writer, batch.slot, stored, applied);
         }
+        self.apply_plain(&plain, may_grow);
         if batch.events.iter().any(|event| matches!(event, Event::Cleared(None))) {
             self.expecting.emptied(batch.slot, &mut self.writer);
         }
@@ -316,7 +338,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        event::{EngineHash, Stored, StoredBlock, Tier},
+        event::{EngineHash, Removed, Stored, StoredBlock, Tier},
         hash::BlockHash,
         index::PrefixIndex,
     };
@@ -361,6 +383,45 @@ mod tests {
         let totals = counters.totals();
         assert_eq!((totals.stored_events, totals.blocks.stored), (2, 2));
         assert_eq!(gate.status().totals().batches, 2);
+    }
+
+    /// What is held after each event of one batch.
+    fn held_after_each(events: &[Event]) -> Vec<u64> {
+        let held = |count: usize| {
+            let (index, _) = applied(vec![batch(&unproven(), 0, events[..count].to_vec())]);
+            index.blocks(SLOT)[Tier::Gpu.index()]
+        };
+        (1..=events.len()).map(held).collect()
+    }
+
+    fn chain(parent: Option<u64>, names: &[u64]) -> Event {
+        let block = |&name: &u64| StoredBlock { engine: EngineHash(name), content: Some(BlockHash(name)) };
+        let (parent, blocks) = (parent.map(EngineHash), names.iter().map(block).collect());
+        Event::Stored(Stored { tier: Tier::Gpu, parent, blocks })
+    }
+
+    fn removed(names: &[u64]) -> Event {
+        let hashes = names.iter().copied().map(EngineHash).collect();
+        Event::Removed(Removed { tier: Tier::Gpu, hashes, remaining_copies: None })
+    }
+
+    #[test]
+    fn a_prefix_that_is_told_again_is_held_once() {
+        let told = [chain(None, &[1, 2, 3]), chain(None, &[1, 2]), chain(None, &[1, 2, 3, 4])];
+        let gone = [removed(&[4, 3]), removed(&[2]), removed(&[1])];
+        assert_eq!(held_after_each(&[told, gone].concat()), [3, 3, 4, 2, 1, 0]);
+        // What was evicted in between is stored anew, and what waits for its place gets it.
+        assert_eq!(held_after_each(&[chain(None, &[1, 2]), removed(&[2]), chain(None, &[1, 2])]), [2, 1, 2]);
+        let waits = [chain(Some(1), &[2]), chain(None, &[1, 2]), removed(&[2]), removed(&[1])];
+        assert_eq!(held_after_each(&waits), [0, 2, 1, 0]);
+    }
+
+    #[test]
+    fn a_block_that_is_computed_again_is_held_twice() {
+        let end = [chain(None, &[1, 2]), chain(Some(1), &[2]), removed(&[2]), removed(&[2])];
+        assert_eq!(held_after_each(&end), [2, 2, 2, 1]);
+        let only = [chain(None, &[1]), chain(None, &[1]), removed(&[1]), removed(&[1])];
+        assert_eq!(held_after_each(&only), [1, 1, 1, 0]);
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub struct IngestTotals {
 pub struct BlockTotals {
     /// Newly held.
     pub stored: u64,
-    /// Held already: another copy.
+    /// Held already: another copy, or a prefix told of once more.
     pub already: u64,
     /// Waiting for a parent whose place is not known.
     pub pending: u64,

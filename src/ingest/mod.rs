@@ -48,6 +48,7 @@ mod gate;
 mod handle;
 mod index_sink;
 mod lane;
+mod retold;
 mod settings;
 mod sink;
 mod source;

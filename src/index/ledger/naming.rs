@@ -9,6 +9,7 @@ use crate::{
         raw::{Interval, NO_SEAT},
         tree::Place,
     },
+    slot::Slot,
 };
 
 impl Ledger {
@@ -253,6 +254,13 @@ impl Ledger {
         let slot = self.holders[number as usize].slot;
         let copies = placed.or_else(|| self.pending.get(slot, name).map(|waiting| waiting.copies));
         copies.map_or(0, |copies| copies.of(tier))
+    }
+
+    /// The same for whoever knows slots only. An incarnation that is not the current one has none.
+    pub(in crate::index) fn copies_of(&self, slot: Slot, name: EngineHash, tier: Tier) -> u32 {
+        let number = self.tree.shared.number(slot);
+        let holder = self.holders.get(number as usize).filter(|holder| holder.is_used && holder.slot == slot);
+        holder.map_or(0, |_| self.copies(number, name, tier))
     }
 
     fn name_changed(&mut self, name: EngineHash) {
