@@ -1,105 +1,29 @@
 """The requests of vllm_smoke.sh: asks the router what it expects, sends, and compares with what the engine says.
 
-usage: vllm_smoke.py ports N                       prints N free ports
-       vllm_smoke.py PASS PUBLIC ADMIN REPLAY      ports of the router and of the engine's replay socket
+usage: vllm_smoke.py PASS PUBLIC ADMIN REPLAY      ports of the router and of the engine's replay socket
 
 Every pass but `gone` sends the same prompts. `cold` sends each twice to an engine that knows none; `warm` once
 to an engine that has them all; `crowded` first fills the engine's cache with others; `gone` sends nothing: the
 engine has ended.
 """
 
-import json
 import random
-import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 
-import zmq
+from rig import CHAT, TEXT, Mismatch, Router, open_table
 
-BLOCK = 32
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-
-
-class Mismatch(Exception):
-    pass
-
-
-class Stack:
-    """The router under test and the engine's replay socket."""
-
-    def __init__(self, public, admin, replay):
-        self.public = f"http://127.0.0.1:{public}"
-        self.admin = f"http://127.0.0.1:{admin}"
-        self.replay = f"tcp://127.0.0.1:{replay}"
-
-    def send(self, path, body):
-        """The answer, and its usage."""
-        raw = call(self.public + path, body)
-        if not body.get("stream"):
-            answer = json.loads(raw)
-            return answer, answer["usage"]
-        chunks = [line.removeprefix("data: ") for line in raw.split("\n") if line.startswith("data: ")]
-        if chunks[-1] != "[DONE]":
-            raise Mismatch(f"the stream ends with {chunks[-1]!r}")
-        return None, json.loads(chunks[-2])["usage"]
-
-    def explain(self, body):
-        return json.loads(call(self.admin + "/v1/route/explain", body))
-
-    def worker(self):
-        return json.loads(call(self.admin + "/v1/workers"))["workers"][0]
-
-    def settle(self):
-        """Waits until the router has applied the engine's last event, no other comes, and no load is left."""
-        deadline, before = time.monotonic() + 20, None
-        while time.monotonic() < deadline:
-            last, worker = self.last_sequence(), self.worker()
-            stream, load = worker["stream"], worker["load"]
-            state = "live" if last is not None else stream["state"]
-            now = {"state": stream["state"], "cursor": stream["cursor"], "load": load}
-            if now == before == {"state": state, "cursor": last, "load": dict.fromkeys(load, 0)}:
-                return
-            before = now
-            time.sleep(0.3)
-        # Every further prompt would wait as long.
-        sys.exit(f"MISMATCH: the router is not settled after 20 s: {before}; the engine's last event is {last}")
-
-    def last_sequence(self):
-        """Sequence number of the last batch that the engine published; None before the first."""
-        with zmq.Context.instance().socket(zmq.DEALER) as dealer:
-            dealer.setsockopt(zmq.LINGER, 0)
-            dealer.connect(self.replay)
-            dealer.send_multipart([b"", bytes(8)])
-            last = None
-            while dealer.poll(5000):
-                sequence = dealer.recv_multipart()[2]
-                if sequence == b"\xff" * 8:
-                    return last
-                last = int.from_bytes(sequence, "big")
-        sys.exit(f"no answer from the engine's replay socket {self.replay}")
-
-
-def call(url, body=None):
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=120) as response:
-            return response.read().decode()
-    except urllib.error.HTTPError as error:
-        raise Mismatch(f"{url}: {error.code} {error.read().decode()[:500]}") from None
+WORKER = 1
 
 
 class Pass:
     """Sends prompts and prints a line for each."""
 
-    def __init__(self, stack, name):
-        self.stack, self.name = stack, name
+    def __init__(self, router, name):
+        self.router, self.name = router, name
         self.failures = self.found = self.lost = 0
         print(f"\n### Pass `{name}`\n")
-        print("| prompt | visit | tokens: router, engine | blocks: in all, predicted | cached: expected, engine | |")
-        print("|---|---|---|---|---|---|")
+        open_table("visit")
 
     def prompt(self, title, path, **fields):
         """One prompt, as often as the pass wants it. Returns the last answer."""
@@ -108,36 +32,20 @@ class Pass:
 
     def visit(self, title, path, visit, fields, known):
         """`known`: every full block of the prompt must be in the cache."""
-        body = {"model": "tiny", "temperature": 0, "max_tokens": 8, "ignore_eos": True, **fields}
         try:
-            self.stack.settle()
-            explained = self.stack.explain(body)
-            if "choice" not in explained:
-                raise Mismatch(f"explain chose no worker: {explained}")
-            answer, usage = self.stack.send(path, body)
+            seen = self.router.visit(path, fields)
         except Mismatch as problem:
             self.failures += 1
             print(f"| {title} | {visit} | | | | MISMATCH: {problem} |", flush=True)
             return None
-        tokens, predicted = explained["prompt_tokens"], explained["choice"]["overlap_blocks"]
-        blocks = tokens // BLOCK
-        # The engine computes at least the last token itself, and so the block that holds it.
-        expected = min(predicted, (usage["prompt_tokens"] - 1) // BLOCK) * BLOCK
-        cached = usage["prompt_tokens_details"]["cached_tokens"] or 0
-        self.found += predicted
-        self.lost += blocks - predicted
-        problems = []
-        if tokens != usage["prompt_tokens"]:
-            problems.append("token counts differ")
-        if expected != cached:
-            problems.append("the prediction is not what the engine had")
-        if known and predicted != blocks:
+        self.found += seen.predicted
+        self.lost += seen.blocks - seen.predicted
+        problems = seen.problems()
+        if known and seen.predicted != seen.blocks:
             problems.append("a block is missing")
         self.failures += bool(problems)
-        verdict = f"MISMATCH: {', '.join(problems)}" if problems else "ok"
-        counts = f"{tokens}, {usage['prompt_tokens']} | {blocks}, {predicted} | {expected}, {cached}"
-        print(f"| {title} | {visit} | {counts} | {verdict} |", flush=True)
-        return answer
+        print(seen.row(title, visit, f"MISMATCH: {', '.join(problems)}" if problems else "ok"), flush=True)
+        return seen.answer
 
     def close(self):
         """Ends the table. Returns the number of mismatches."""
@@ -191,30 +99,26 @@ def crowd(run, count):
         run.visit(f"filler {n}", TEXT, 1, {"prompt": [draw.randrange(10, 400) for _ in range(320)]}, known=False)
 
 
-def gone(stack):
+def gone(router):
     """After the engine has ended, nothing may be credited to it."""
     deadline = time.monotonic() + 20
-    while (state := stack.worker()["stream"]["state"]) != "unproven" and time.monotonic() < deadline:
+    while (state := router.workers()[WORKER]["stream"]["state"]) != "unproven" and time.monotonic() < deadline:
         time.sleep(0.2)
-    explained = stack.explain({"model": "tiny", "prompt": prose("completion", 10)})
+    explained = router.explain({"model": "tiny", "prompt": prose("completion", 10)})
     predicted = explained.get("choice", {}).get("overlap_blocks", 0)
     print(f"\n### Pass `gone`\n\nStream state {state}, blocks predicted {predicted}")
     return state != "unproven" or predicted != 0
 
 
-def main(name, *ports):
-    stack = Stack(*ports)
+def main(name, public, admin, replay):
+    router = Router(public, admin, {WORKER: replay})
     if name == "gone":
-        return gone(stack)
-    run = Pass(stack, name)
+        return gone(router)
+    run = Pass(router, name)
     if name == "crowded":
         crowd(run, 6)
     send_prompts(run)
     return run.close() > 0
 
 
-if sys.argv[1] == "ports":
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[2]))]
-    print(*(server.getsockname()[1] for server in taken))
-else:
-    sys.exit(main(*sys.argv[1:]))
+sys.exit(main(*sys.argv[1:]))
