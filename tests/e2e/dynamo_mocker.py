@@ -11,11 +11,13 @@ import json
 import pathlib
 import random
 import sys
+import threading
 
 from rig import TEXT, Router, call
 
 BLOCK, VOCABULARY = 16, 1000
 ROUNDS, REQUESTS, AT_A_TIME = 12, 40, 8
+STAND_INS = 8
 
 
 def write_model(directory):
@@ -64,6 +66,17 @@ class Reference:
         # of several was removed. Dynamo's tree, which counts no copies, may have forgotten them or what is behind them.
         self.doubted = set()
         self.counts = collections.Counter()
+
+    def take(self, event):
+        if event["type"] == "BlockStored":
+            self.stored(event["parent_block_hash"], event["block_hashes"], event["token_ids"])
+        elif event["type"] == "BlockRemoved":
+            self.removed(event["block_hashes"])
+        else:
+            self.cleared()
+
+    def holds(self, name):
+        return self.copies.get(self.ends[name], 0) > 0
 
     def stored(self, parent, names, tokens):
         end = () if parent is None else self.ends[parent]
@@ -118,16 +131,22 @@ class Tree:
     def __init__(self):
         from dynamo.llm import RadixTree
 
-        self.tree, self.events, self.refused = RadixTree(), 0, 0
+        self.tree, self.events, self.refused = RadixTree(), 0, collections.Counter()
 
-    def apply(self, worker, data):
+    def apply(self, worker, event):
+        if event["type"] == "BlockStored":
+            pairs = zip(event["block_hashes"], hashes(event["token_ids"]))
+            stored = [{"block_hash": name, "tokens_hash": own, "mm_extra_info": None} for name, own in pairs]
+            data = {"stored": {"parent_hash": event["parent_block_hash"], "start_position": None, "blocks": stored}}
+        elif event["type"] == "BlockRemoved":
+            data = {"removed": {"block_hashes": event["block_hashes"]}}
+        else:
+            data = "cleared"
         self.events += 1
-        event = {"event_id": self.events, "data": data, "dp_rank": 0}
         try:
-            self.tree.apply_event(worker, json.dumps(event).encode())
-        except ValueError as problem:
-            self.refused += 1
-            print(f"RadixTree refuses an event: {problem}")
+            self.tree.apply_event(worker, json.dumps({"event_id": self.events, "data": data, "dp_rank": 0}).encode())
+        except RuntimeError as problem:
+            self.refused[str(problem)] += 1
 
     def overlaps(self, prompt):
         scores = self.tree.find_matches(hashes(prompt)).scores
@@ -145,33 +164,18 @@ class Stream:
 
     def __init__(self, worker, port, tree):
         self.worker, self.port, self.tree = worker, port, tree
-        self.reference, self.next, self.gaps = Reference(), 0, 0
+        self.reference, self.batches, self.gaps = Reference(), [], 0
 
     def follow(self):
         """Applies what was published since the last time, to the reference and to Dynamo's tree."""
         import msgspec
 
-        for sequence, payload in published(self.port, self.next):
-            self.gaps += sequence != self.next
-            self.next = sequence + 1
-            for event in msgspec.msgpack.decode(payload)[1]:
-                self.apply(event)
-
-    def apply(self, event):
-        kind = event["type"]
-        if kind == "BlockStored":
-            names, parent = event["block_hashes"], event["parent_block_hash"]
-            self.reference.stored(parent, names, event["token_ids"])
-            pairs = zip(names, hashes(event["token_ids"]))
-            stored = [{"block_hash": name, "tokens_hash": own, "mm_extra_info": None} for name, own in pairs]
-            data = {"stored": {"parent_hash": parent, "start_position": None, "blocks": stored}}
-        elif kind == "BlockRemoved":
-            self.reference.removed(event["block_hashes"])
-            data = {"removed": {"block_hashes": event["block_hashes"]}}
-        else:
-            self.reference.cleared()
-            data = "cleared"
-        self.tree.apply(self.worker, data)
+        for sequence, payload in published(self.port, len(self.batches)):
+            self.gaps += sequence != len(self.batches)
+            self.batches.append(msgspec.msgpack.decode(payload))
+            for event in self.batches[-1][1]:
+                self.reference.take(event)
+                self.tree.apply(self.worker, event)
 
 
 def published(port, start):
@@ -188,6 +192,58 @@ def published(port, start):
                 return
             yield int.from_bytes(sequence, "big"), payload
     sys.exit(f"no answer from the engine's replay socket at port {port}")
+
+
+def with_holes(batches, draw):
+    """The same stream, but now and then a block goes that others stand behind, and some of those come back."""
+    reference, lost = Reference(), []
+    store = next(event for batch in batches for event in batch[1] if event["type"] == "BlockStored")
+    removal = next(event for batch in batches for event in batch[1] if event["type"] == "BlockRemoved")
+    for stamp, events, *rest in batches:
+        told = []
+
+        def tell(event):
+            told.append(event)
+            reference.take(event)
+
+        for event in events:
+            if event["type"] == "BlockRemoved":
+                event = {**event, "block_hashes": [name for name in event["block_hashes"] if reference.holds(name)]}
+            if event.get("block_hashes", True):
+                tell(event)
+        names = {end: name for name, end in reference.ends.items()}
+        if draw.random() < 0.1:
+            inner = [end[:-BLOCK] for end in reference.copies if reference.copies.get(end[:-BLOCK])]
+            if inner:
+                lost.append(draw.choice(inner))
+                tell({**removal, "block_hashes": [names[lost[-1]]]})
+        if lost and draw.random() < 0.07:
+            end = lost.pop(draw.randrange(len(lost)))
+            if not reference.copies.get(end):
+                own = {"block_hashes": [names[end]], "token_ids": list(end[-BLOCK:])}
+                tell({**store, **own, "parent_block_hash": names.get(end[:-BLOCK])})
+        yield [stamp, told, *rest]
+
+
+class Replayer:
+    """Stands in for an engine that has published these batches, and publishes no more."""
+
+    def __init__(self, batches):
+        import msgspec
+        import zmq
+
+        self.payloads = [msgspec.msgpack.encode(batch) for batch in batches]
+        self.live, self.replay = (zmq.Context.instance().socket(kind) for kind in (zmq.PUB, zmq.ROUTER))
+        self.ports = [socket.bind_to_random_port("tcp://127.0.0.1") for socket in (self.live, self.replay)]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            sender, _, start = self.replay.recv_multipart()
+            for sequence in range(int.from_bytes(start, "big"), len(self.payloads)):
+                frames = [sender, b"", b"", sequence.to_bytes(8, "big"), self.payloads[sequence]]
+                self.replay.send_multipart(frames)
+            self.replay.send_multipart([sender, b"", b"", b"\xff" * 8, b""])
 
 
 def workload(draw):
@@ -221,8 +277,7 @@ def compare(public, admin, *replays):
     streams = [Stream(worker, port, tree) for worker, port in router.replays.items()]
     prompts, seen = workload(random.Random(21)), []
     failures = 0
-    print("\n| round | events | blocks held | prompts x engines | blocks found | kvroute = reference | Dynamo = kvroute | doubted, equal |")
-    print("|---|---|---|---|---|---|---|---|")
+    open_table("round")
     answers = collections.Counter()
     for number in range(1, ROUNDS + 1):
         batch = [next(prompts) for _ in range(REQUESTS)]
@@ -238,14 +293,49 @@ def compare(public, admin, *replays):
     print(f"\n{answers['answers']} answers, {answers['cached']} of them with cached tokens")
     for stream in streams:
         counts = ", ".join(f"{count} {what}" for what, count in sorted(stream.reference.counts.items()))
-        print(f"Engine {stream.worker}: {stream.next} batches, {stream.gaps} gaps; blocks: {counts}")
+        print(f"Engine {stream.worker}: {len(stream.batches)} batches, {stream.gaps} gaps; blocks: {counts}")
         failures += stream.gaps
-    print(f"RadixTree: {tree.events} events, {tree.refused} refused")
+    print(f"RadixTree: {tree.events} events, refused: {dict(tree.refused)}")
     if not any(stream.reference.counts["removed"] for stream in streams):
         failures += 1
         print("MISMATCH: nothing was evicted, which proves little")
+    failures += compare_with_holes(router, streams, seen)
     print(f"\n{failures} mismatches")
     return failures > 0
+
+
+def open_table(first):
+    print(
+        f"\n| {first} | events | blocks held | prompts x engines | blocks found | kvroute = reference "
+        "| Dynamo = kvroute | doubted, equal |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+
+
+def compare_with_holes(router, engines, prompts):
+    """The engines' streams up to some point, told by stand-ins, with holes. Returns the number of mismatches."""
+    print("\n### With holes")
+    open_table("stand-ins")
+    tree, streams = Tree(), []
+    for worker in range(11, 11 + STAND_INS):
+        draw = random.Random(worker)
+        batches = engines[worker % len(engines)].batches
+        stand_in = Replayer(with_holes(batches[: draw.randrange(len(batches) // 3, len(batches))], draw))
+        live, replay = stand_in.ports
+        router.replays[worker] = replay
+        card = {"id": worker, "url": f"http://127.0.0.1:{live}", "model": "tiny", "block_size": BLOCK, "lease_secs": 600}
+        card |= {"kv_events_endpoint": f"tcp://127.0.0.1:{live}", "kv_replay_endpoint": f"tcp://127.0.0.1:{replay}"}
+        call(router.admin + "/v1/workers", card)
+        streams.append(Stream(worker, replay, tree))
+    router.settle()
+    for stream in streams:
+        stream.follow()
+    failures = ask(router, tree, streams, prompts, STAND_INS)
+    print(f"\nRadixTree: refused: {dict(tree.refused)}")
+    if not any(stream.reference.doubted for stream in streams):
+        failures += 1
+        print("MISMATCH: there are no holes")
+    return failures
 
 
 def ask(router, tree, streams, prompts, number):

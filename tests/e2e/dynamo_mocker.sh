@@ -51,4 +51,5 @@ start "$folder/kvroute-dynamo.log" "$kvroute" frontend --host 127.0.0.1 --port "
     --router-mode kv "${workers[@]}" --tokenizer "$folder/dynamo-model"
 wait_for "$started" 30 "http://127.0.0.1:$admin/health" "$folder/kvroute-dynamo.log"
 versions ai-dynamo-runtime
-"$python" "$here/dynamo_mocker.py" compare "$public" "$admin" "${replay[1]}" "${replay[2]}"
+# What RadixTree refuses is counted; it need not be logged too.
+DYN_LOG=off "$python" "$here/dynamo_mocker.py" compare "$public" "$admin" "${replay[1]}" "${replay[2]}"
