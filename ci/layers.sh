@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-order="slot | hash | event | index device | load | select | decisions | simulate fleet metrics | accel ingest prompt proxy | doctor | worker frontend | config | cli"
+order="slot | hash | event | index device | load | select | decisions | simulate fleet metrics tls | accel ingest prompt proxy | doctor | worker frontend | config | cli"
 
 # Which rooms a file names after `crate::`, alone or in a list. Comments do not count, since docs may point anywhere, and
 # neither does what follows `#[cfg(test)]`, since tests may use what they like.

@@ -31,4 +31,6 @@ pub mod prompt;
 #[cfg(feature = "server")]
 pub mod proxy;
 #[cfg(feature = "server")]
+pub mod tls;
+#[cfg(feature = "server")]
 pub mod worker;

@@ -65,11 +65,11 @@ fn bad_files_are_told_all_that_is_wrong_with_them() {
             &["FILE:2: error: tokenizer /not/there (model '*')", "FILE:3: error: --admin-host 0.0.0.0"],
         ),
         (
-            "[[worker]]\nurl = 'https://a:1'\nmodel = 'm'\n[[worker]]\nurl = 'http://b:1'\nmodel = 'm'\n\
+            "[[worker]]\nurl = 'ftp://a:1'\nmodel = 'm'\n[[worker]]\nurl = 'http://b:1'\nmodel = 'm'\n\
              [[worker]]\nurl = 'http://b:1'\nmodel = 'm'\n[[worker]]\nurl = 'http://c:1'\nmodel = 'm'\n\
              block_size = 32\n",
             &[
-                "FILE:1: error: worker https://a:1: url",
+                "FILE:1: error: worker ftp://a:1: url",
                 "FILE:4: hint: model 'm' has no tokenizer here",
                 "FILE:7: error: worker http://b:1 is given twice",
                 "FILE:10: error: worker set m@default.backend.generate/aggregated: its workers' cards differ in \

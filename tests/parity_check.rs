@@ -18,6 +18,7 @@ use kvroute::{
     doctor::{Admission, Check, Ears, Finding, Patience, Report, Subject, Verdict, examine, judge},
     fleet::{StreamDirection, WorkerSpec},
     prompt::Encoder,
+    proxy::PoolSettings,
     worker::mock::{Endpoint, MockEngine, MockSettings, Omissions},
 };
 use serde_json::Value;
@@ -36,7 +37,7 @@ const PATIENCE: Patience = Patience {
 /// Holds an engine against `spec`, as a router would that has the project's tokenizer.
 async fn report(spec: &WorkerSpec) -> Report {
     let encoder = Some(Arc::new(Encoder::load(Path::new(TINY), None).unwrap()));
-    let subject = Subject { spec: spec.clone(), encoder };
+    let subject = Subject { spec: spec.clone(), encoder, upstream: PoolSettings::default() };
     let evidence = examine(&subject, PATIENCE, Ears::Own).await.unwrap();
     judge(spec, &evidence)
 }

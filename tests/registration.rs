@@ -199,7 +199,7 @@ async fn a_description_that_cannot_be_used_is_refused_by_field() {
     for (key, value, says) in [
         ("url", json!(null), &["url"][..]),
         ("url", json!("ftp://x"), &["url", "http://HOST:PORT"]),
-        ("url", json!("https://x:1"), &["url", "http://HOST:PORT"]),
+        ("url", json!("ftp://x:1"), &["url", "http://HOST:PORT"]),
         ("model", json!(""), &["model", "empty"]),
         ("model", json!(7), &["'model'", "string"]),
         ("ranks", json!(0), &["ranks", "1 to 1024"]),

@@ -187,10 +187,7 @@ fn a_mistake_is_named_whoever_it_belongs_to() {
     refused(&["worker", "vllm", "--load-awar"], &["--load-awar", "--load-aware"]);
     refused(&["worker", "sglang", "--shared-cache-mult", "1"], &["--shared-cache-mult", "multiplier"]);
     refused(&["worker", "vllm", "--router-mode", "bogus"], &["--router-mode", "bogus", "round-robin"]);
-    refused(
-        &["worker", "vllm", "--frontend", "https://a:1"],
-        &["--frontend", "https://a:1", "http://HOST:PORT"],
-    );
+    refused(&["worker", "vllm", "--frontend", "ftp://a:1"], &["--frontend", "ftp://a:1", "http://HOST:PORT"]);
     refused(&["worker", "vllm", "--frontend", "http://router:1"], &["http://router:1", "--advertise-url"]);
     refused(&["worker", "sglang", "--kv-events-config", "{"], &["--kv-events-config"]);
     refused(&["worker", "vllm", "--kv-events-endpoint", "5557"], &["5557", "tcp://HOST:PORT"]);

@@ -126,7 +126,7 @@ fn a_file_that_cannot_be_used_stops_the_worker() {
         ),
         ("[router]\nrouter_mode = 'bogus'\n", &["line 2", "bogus", "round-robin"]),
         ("[worker]\nleese_secs = 5\n", &["line 2", "leese_secs", "lease_secs"]),
-        ("[worker]\nfrontend = ['https://a:1']\n", &["https://a:1", "http://HOST:PORT"]),
+        ("[worker]\nfrontend = ['ftp://a:1']\n", &["ftp://a:1", "http://HOST:PORT"]),
         ("[engine]\nmodel_name = 'm'\n", &["[engine]", "worker mock"]),
         ("[[worker]]\nurl = 'http://a:1'\nmodel = 'm'\n", &["worker"]),
     ] {

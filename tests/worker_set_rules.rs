@@ -151,7 +151,7 @@ fn a_description_that_cannot_be_used_disturbs_nobody() {
         let before = fleet.view().generation;
         for unusable in [
             WorkerSpec { block_size: 0, ..asking(2, 0.5) },
-            WorkerSpec { url: "https://a:1".into(), ..asking(2, 0.5) },
+            WorkerSpec { url: "ftp://a:1".into(), ..asking(2, 0.5) },
             WorkerSpec { ranks: 0, ..asking(2, 0.5) },
         ] {
             assert!(matches!(fleet.register(unusable, None), Err(RegistrationError::Spec(_))));

@@ -78,6 +78,7 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
             Err(error) => return Err(AssembleError::Worker { url, error: Box::new(error) }),
         }
     }
+    let upstream = plan.settings.upstream.clone();
     let app = App::new(plan.settings, Arc::clone(&fleet), prompts, streams);
     let frontend = Frontend::start(app).await?;
     info!(
@@ -93,6 +94,6 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     if fleet.view().sets.is_empty() {
         warn!("no workers yet: give --worker, a file, or register them at POST /v1/workers");
     }
-    first_probe::probe(&fleet.view());
+    first_probe::probe(&fleet.view(), &upstream);
     Ok(frontend)
 }

@@ -8,6 +8,7 @@ use super::print;
 use crate::{
     config::DoctorArgs,
     doctor::{Admission, Ears, Report, Subject, Told, examine, judge, look},
+    proxy::PoolSettings,
 };
 
 /// Flags of `kvroute doctor`.
@@ -22,7 +23,7 @@ impl DoctorCommand {
     pub(super) async fn run(self) -> Result<ExitCode, Box<dyn std::error::Error + Send + Sync>> {
         let args = &self.doctor;
         let patience = args.patience();
-        let told = look(&args.outline()?, patience.answer).await?;
+        let told = look(&args.outline()?, &PoolSettings::default(), patience.answer).await?;
         let subject = args.subject(&told)?;
         let evidence = examine(&subject, patience, Ears::Own).await?;
         let report = judge(&subject.spec, &evidence);

@@ -6,7 +6,7 @@ use tracing::warn;
 
 use crate::{
     fleet::{FleetView, WorkerInfo},
-    proxy::Caller,
+    proxy::{Caller, PoolSettings},
 };
 
 /// A worker that takes longer to say that it is well is not well.
@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks each worker for `GET /health`, once and in the background, and warns of those that do not answer. They
 /// keep their place: an engine that is still loading comes up by itself.
-pub(super) fn probe(view: &FleetView) {
-    let caller = Caller::new(PATIENCE);
+pub(super) fn probe(view: &FleetView, upstream: &PoolSettings) {
+    let caller = Caller::over(upstream, PATIENCE);
     // A worker is here once a rank, and its ranks stand together.
     let mut workers: Vec<_> = view.members().map(|(_, member)| Arc::clone(&member.worker)).collect();
     workers.dedup_by_key(|worker| worker.id);

@@ -30,8 +30,14 @@ impl FrontendCommand {
         let flags = router.of_the_frontend();
         let plan = self.frontend.plan(router.config, &self.worker, file)?.with(flags)?;
         let mut signals = shutdown::signals()?;
+        let mut hangups = shutdown::hangups()?;
         let frontend = assemble(plan).await?;
-        signals.wait().await;
+        loop {
+            tokio::select! {
+                () = signals.wait() => break,
+                _ = hangups.recv() => frontend.reload().await,
+            }
+        }
         shutdown::drain(frontend, &mut signals).await
     }
 }

@@ -43,7 +43,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Serve clients: the OpenAI-compatible router
-    Frontend(frontend::FrontendCommand),
+    Frontend(Box<frontend::FrontendCommand>),
     /// Register an engine with frontends, and keep it registered
     Worker(worker::WorkerCommand),
     /// Run a mock engine that looks like vLLM at the wire and computes nothing

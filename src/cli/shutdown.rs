@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first drains, the second does not wait.
+//! Ctrl-C and SIGTERM: the first drains, the second does not wait. And SIGHUP, at which files are read again.
 
 use std::io;
 
@@ -20,6 +20,14 @@ pub(super) struct Signals {
 /// The system refuses a handler.
 pub(super) fn signals() -> io::Result<Signals> {
     Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+}
+
+/// Takes over SIGHUP, which from now on ends nothing either.
+///
+/// # Errors
+/// The system refuses a handler.
+pub(super) fn hangups() -> io::Result<Signal> {
+    signal(SignalKind::hangup())
 }
 
 impl Signals {

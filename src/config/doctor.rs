@@ -9,6 +9,7 @@ use crate::{
     doctor::{Patience, Source, Subject, Told},
     fleet::{SpecError, StreamDirection, WorkerSpec},
     prompt::{Encoder, LoadError},
+    proxy::PoolSettings,
 };
 
 /// Flags of `kvroute doctor`. What is not given, the engine is asked for, as `kvroute worker` does.
@@ -148,7 +149,7 @@ impl DoctorArgs {
             ..WorkerSpec::new(&self.engine_url, &model)
         };
         spec.validate()?;
-        Ok(Subject { spec, encoder: self.encoder()? })
+        Ok(Subject { spec, encoder: self.encoder()?, upstream: PoolSettings::default() })
     }
 
     fn encoder(&self) -> Result<Option<Arc<Encoder>>, DoctorConfigError> {

@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    num::NonZeroUsize,
     path::PathBuf,
     time::Duration,
 };
@@ -16,12 +17,17 @@ use super::{
     byte_size::ByteSize,
     file::{ConfigFile, FileError, ModelEntry},
     flags::OfTheFrontend,
+    protection,
     token::read_token,
 };
 use crate::{
     accel::{AcceleratorSettings, HashDevice},
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
-    frontend::{AdmissionCheck, DecisionLogSettings, FrontendSettings, PrefillFallback, QueueTurns},
+    frontend::{
+        AccessLogTarget, AdmissionCheck, ApiKeysError, DecisionLogSettings, FrontendSettings,
+        PrefillFallback, QueueTurns,
+    },
+    tls::TlsFileError,
 };
 
 /// Flags of the frontend as given. The same names, with underscores, are the keys of `[frontend]` in a file.
@@ -48,6 +54,46 @@ pub struct FrontendArgs {
     /// --admin-host is not a loopback address
     #[arg(long, env = "KVROUTE_ADMIN_TOKEN_FILE", value_name = "FILE", help_heading = LISTENERS)]
     pub admin_token_file: Option<PathBuf>,
+    /// File with the keys of clients, one a line; every request then has to show one (Authorization: Bearer KEY)
+    #[arg(long, env = "KVROUTE_API_KEYS_FILE", value_name = "FILE", help_heading = LISTENERS)]
+    pub api_keys_file: Option<PathBuf>,
+    /// Certificate that clients are shown, in PEM, with the intermediate ones behind it: the public listener then speaks TLS
+    #[arg(long, env = "KVROUTE_TLS_CERT", value_name = "FILE", help_heading = LISTENERS)]
+    pub tls_cert: Option<PathBuf>,
+    /// The key to --tls-cert, in PEM
+    #[arg(long, env = "KVROUTE_TLS_KEY", value_name = "FILE", help_heading = LISTENERS)]
+    pub tls_key: Option<PathBuf>,
+    /// The same for the admin listener
+    #[arg(long, env = "KVROUTE_ADMIN_TLS_CERT", value_name = "FILE", help_heading = LISTENERS)]
+    pub admin_tls_cert: Option<PathBuf>,
+    /// The key to --admin-tls-cert
+    #[arg(long, env = "KVROUTE_ADMIN_TLS_KEY", value_name = "FILE", help_heading = LISTENERS)]
+    pub admin_tls_key: Option<PathBuf>,
+    /// Authorities whose certificates count at workers with an https URL, in PEM [default: those that the system trusts]
+    #[arg(long, env = "KVROUTE_WORKER_CA", value_name = "FILE", help_heading = WORKERS)]
+    pub worker_ca: Option<PathBuf>,
+    /// Certificate that workers are shown which ask for one, in PEM
+    #[arg(long, env = "KVROUTE_WORKER_CLIENT_CERT", value_name = "FILE", help_heading = WORKERS)]
+    pub worker_client_cert: Option<PathBuf>,
+    /// The key to --worker-client-cert
+    #[arg(long, env = "KVROUTE_WORKER_CLIENT_KEY", value_name = "FILE", help_heading = WORKERS)]
+    pub worker_client_key: Option<PathBuf>,
+    /// File with the key that workers are shown in place of the client's own (Authorization: Bearer KEY)
+    #[arg(long, env = "KVROUTE_WORKER_API_KEY_FILE", value_name = "FILE", help_heading = WORKERS)]
+    pub worker_api_key_file: Option<PathBuf>,
+    /// Largest request head in bytes; a larger one is answered with 431 [default: 65536]
+    #[arg(long, env = "KVROUTE_MAX_HEADER_BYTES", value_name = "BYTES", help_heading = LIMITS)]
+    pub max_header_bytes: Option<usize>,
+    /// Requests with a body that are served at a time; one beyond is answered with 503 [default: no limit]
+    #[arg(long, env = "KVROUTE_MAX_CONCURRENT_REQUESTS", value_name = "N", help_heading = LIMITS)]
+    pub max_concurrent_requests: Option<NonZeroUsize>,
+    /// Connections that each listener has at a time; more wait [default: no limit]
+    #[arg(long, env = "KVROUTE_MAX_CONNECTIONS", value_name = "N", help_heading = LIMITS)]
+    pub max_connections: Option<NonZeroUsize>,
+    /// Seconds that a TLS handshake, a request's head, the next request on a connection, or a body may take to come; 0 waits
+    /// for ever [default: 60]
+    #[arg(long, env = "KVROUTE_REQUEST_READ_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
+    pub request_read_timeout: Option<u64>,
     /// Largest request body in bytes; a larger one is answered with 413 [default: 20971520]
     #[arg(long, env = "KVROUTE_MAX_BODY_BYTES", value_name = "BYTES", help_heading = LIMITS)]
     pub max_body_bytes: Option<usize>,
@@ -101,6 +147,9 @@ pub struct FrontendArgs {
     /// (1), a new file from BYTES on (268435456), N full ones kept (3) [default: nowhere]
     #[arg(long, env = "KVROUTE_DECISION_LOG", value_name = DECISION_LOG, help_heading = RECORDS)]
     pub decision_log: Option<DecisionLogSettings>,
+    /// Write a line of JSON for every request of a client to the end of a file, or with - to stdout [default: nowhere]
+    #[arg(long, env = "KVROUTE_ACCESS_LOG", value_name = "FILE", help_heading = RECORDS)]
+    pub access_log: Option<AccessLogTarget>,
     /// GPU that hashes large batches of prompts, where that is faster: auto (one with time and memory to spare, as NVML
     /// tells), off, or a UUID of kvroute gpus [default: auto]
     #[arg(long, env = "KVROUTE_HASH_DEVICE", value_name = "DEVICE", help_heading = LIMITS)]
@@ -168,6 +217,36 @@ pub enum ConfigError {
     /// A status that is no error.
     #[error("--overload-status {0} is not usable; accepted are 400 to 599")]
     OverloadStatus(u16),
+    /// A limit that would turn everybody away, or could not be kept.
+    #[error("--max-header-bytes {0} is not usable; accepted are 1024 to 262144")]
+    HeaderBytes(usize),
+    /// The keys of clients.
+    #[error("--api-keys-file {0}")]
+    ApiKeys(#[from] ApiKeysError),
+    /// A file of certificates or keys.
+    #[error("{flag} {error}")]
+    Certificate {
+        /// The flag that names it.
+        flag: &'static str,
+        /// What is wrong.
+        error: TlsFileError,
+    },
+    /// A certificate without its key, or the other way round.
+    #[error("{given} needs {missing}: give both, or neither")]
+    Half {
+        /// The flag that is there.
+        given: &'static str,
+        /// The one that is not.
+        missing: &'static str,
+    },
+    /// The key for workers.
+    #[error("--worker-api-key-file {path}: {problem}")]
+    WorkerKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
     /// The token file.
     #[error("--admin-token-file {path}: {problem}")]
     Token {
@@ -250,10 +329,43 @@ impl FrontendArgs {
         if let Some(secs) = self.first_byte_timeout.or(below.first_byte_timeout) {
             upstream.first_byte_timeout = Duration::from_secs(secs);
         }
+        let max_header_bytes =
+            self.max_header_bytes.or(below.max_header_bytes).unwrap_or(default.max_header_bytes);
+        if !(1024..=256 << 10).contains(&max_header_bytes) {
+            return Err(ConfigError::HeaderBytes(max_header_bytes));
+        }
+        let files = protection::Files {
+            api_keys: self.api_keys_file.or(below.api_keys_file),
+            tls: (self.tls_cert.or(below.tls_cert), self.tls_key.or(below.tls_key)),
+            admin_tls: (
+                self.admin_tls_cert.or(below.admin_tls_cert),
+                self.admin_tls_key.or(below.admin_tls_key),
+            ),
+            worker_ca: self.worker_ca.or(below.worker_ca),
+            worker_client: (
+                self.worker_client_cert.or(below.worker_client_cert),
+                self.worker_client_key.or(below.worker_client_key),
+            ),
+            worker_api_key: self.worker_api_key_file.or(below.worker_api_key_file),
+        };
+        let protection::Opened { api_keys, tls, admin_tls, upstream } = files.open(&upstream)?;
         Ok(FrontendSettings {
             public: SocketAddr::new(host, port),
             admin: SocketAddr::new(admin_host, admin_port),
             admin_token,
+            admin_tls,
+            tls,
+            api_keys,
+            max_header_bytes,
+            read_timeout: seconds(
+                self.request_read_timeout.or(below.request_read_timeout),
+                default.read_timeout,
+            ),
+            max_concurrent_requests: self
+                .max_concurrent_requests
+                .or(below.max_concurrent_requests)
+                .map(NonZeroUsize::get),
+            max_connections: self.max_connections.or(below.max_connections).map(NonZeroUsize::get),
             max_body_bytes: self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes),
             index_memory_limit: self
                 .index_memory_limit
@@ -279,6 +391,7 @@ impl FrontendArgs {
                 .or(below.on_config_mismatch)
                 .unwrap_or(default.on_config_mismatch),
             decision_log: self.decision_log.or(below.decision_log),
+            access_log: self.access_log.or(below.access_log),
             admission_check: self
                 .admission_check
                 .or(below.admission_check)

@@ -16,6 +16,7 @@ mod frontend;
 mod log;
 mod mock;
 mod origin;
+mod protection;
 mod suggest;
 mod token;
 mod worker;

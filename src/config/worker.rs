@@ -189,7 +189,7 @@ pub enum WorkerConfigError {
     MockEngine(PathBuf),
     /// A URL.
     #[error(
-        "{flag} {text}: accepted is http://HOST:PORT, with a path if the server has a prefix; TLS is not built in"
+        "{flag} {text}: accepted is http://HOST:PORT or https://HOST:PORT, with a path if the server has a prefix"
     )]
     Url {
         /// The flag.
@@ -401,7 +401,8 @@ const DEFAULT_LEASE_SECS: u32 = 10;
 fn url(flag: &'static str, text: &str) -> Result<Uri, WorkerConfigError> {
     let failed = || WorkerConfigError::Url { flag, text: text.to_owned() };
     let url: Uri = text.trim().trim_end_matches('/').parse().map_err(|_| failed())?;
-    let usable = url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none();
+    let usable =
+        matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some() && url.query().is_none();
     if usable { Ok(url) } else { Err(failed()) }
 }
 
@@ -488,7 +489,7 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named_before_anything_starts() {
         for (line, part) in [
-            ("--frontend https://a:1", "--frontend https://a:1"),
+            ("--frontend ftp://a:1", "--frontend ftp://a:1"),
             ("--frontend http://127.0.0.1:1,http://127.0.0.1:1/", "given twice"),
             ("--engine-url a:1", "--engine-url a:1"),
             ("--frontend-token-file /none", "--frontend-token-file /none"),

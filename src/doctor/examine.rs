@@ -19,7 +19,7 @@ use crate::{
     hash::Identity,
     ingest::{Endpoint, EndpointMode, Feed, StreamSettings},
     prompt::Encoder,
-    proxy::{Caller, Usage},
+    proxy::{Caller, PoolSettings, Usage},
 };
 
 /// Who is examined.
@@ -29,6 +29,8 @@ pub struct Subject {
     pub spec: WorkerSpec,
     /// The tokenizer and template that its prompts get here; `None` where the engine's own is asked.
     pub encoder: Option<Arc<Encoder>>,
+    /// How the engine is reached.
+    pub upstream: PoolSettings,
 }
 
 /// How long each part of an examination may take.
@@ -74,9 +76,9 @@ pub struct Credited {
 ///
 /// # Errors
 /// Why it does not answer.
-pub async fn look(spec: &WorkerSpec, patience: Duration) -> Result<Told, String> {
+pub async fn look(spec: &WorkerSpec, upstream: &PoolSettings, patience: Duration) -> Result<Told, String> {
     let url = spec.base_url().map_err(|error| error.to_string())?;
-    Engine { url: &url, caller: Caller::new(patience), rank: spec.first_rank }.tell().await
+    Engine { url: &url, caller: Caller::over(upstream, patience), rank: spec.first_rank }.tell().await
 }
 
 /// Examines an engine from end to end.
@@ -84,9 +86,10 @@ pub async fn look(spec: &WorkerSpec, patience: Duration) -> Result<Told, String>
 /// # Errors
 /// Why it does not answer.
 pub async fn examine(subject: &Subject, patience: Patience, ears: Ears<'_>) -> Result<Evidence, String> {
-    let Subject { spec, encoder } = subject;
+    let Subject { spec, encoder, upstream } = subject;
     let url = spec.base_url().map_err(|error| error.to_string())?;
-    let engine = Engine { url: &url, caller: Caller::new(patience.answer), rank: spec.first_rank };
+    let caller = Caller::over(upstream, patience.answer);
+    let engine = Engine { url: &url, caller, rank: spec.first_rank };
     let told = engine.tell().await?;
     let model = &spec.model;
     let encoder = encoder.as_deref();

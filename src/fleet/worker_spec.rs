@@ -27,7 +27,7 @@ pub struct WorkerSpec {
     /// Its id; given out by the frontend when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Base URL of its OpenAI-compatible server, `http://HOST:PORT`.
+    /// Base URL of its OpenAI-compatible server, `http://HOST:PORT` or `https://HOST:PORT`.
     pub url: String,
     /// The name that clients put into `model`.
     pub model: String,
@@ -136,7 +136,9 @@ impl DeviceKind {
 #[derive(Clone, PartialEq, Debug, Error)]
 pub enum SpecError {
     /// Not an absolute http URL.
-    #[error("url '{0}' is not usable; accepted is http://HOST:PORT, with a path if the server has a prefix")]
+    #[error(
+        "url '{0}' is not usable; accepted is http://HOST:PORT or https://HOST:PORT, with a path if the server has a prefix"
+    )]
     Url(String),
     /// An event or replay endpoint that ZMQ does not take.
     #[error("{field}: {error}")]
@@ -338,8 +340,8 @@ impl WorkerSpec {
     pub(crate) fn base_url(&self) -> Result<Uri, SpecError> {
         let unusable = || SpecError::Url(self.url.clone());
         let url: Uri = self.url.trim_end_matches('/').parse().map_err(|_| unusable())?;
-        // TLS towards workers is not built in; saying so beats sending a prompt in the clear to an https port.
-        if url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none() {
+        if matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some() && url.query().is_none()
+        {
             Ok(url)
         } else {
             Err(unusable())
@@ -441,7 +443,7 @@ mod tests {
         let base = WorkerSpec::new("http://h:8000", "m");
         let cases: [(WorkerSpec, &str); 13] = [
             (WorkerSpec { url: "h:8000".into(), ..base.clone() }, "url"),
-            (WorkerSpec { url: "https://h:8000".into(), ..base.clone() }, "url"),
+            (WorkerSpec { url: "ftp://h:8000".into(), ..base.clone() }, "url"),
             (WorkerSpec { model: String::new(), ..base.clone() }, "model"),
             (WorkerSpec { endpoint: String::new(), ..base.clone() }, "endpoint"),
             (WorkerSpec { lora_adapters: vec!["m".into()], ..base.clone() }, "lora_adapters"),

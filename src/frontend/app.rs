@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::{
-    counters::Counters, decision_log::Recorder, prompts::Prompts, queue::Queues, settings::FrontendSettings,
+    access_log::AccessLog, connections::Connections, counters::Counters, decision_log::Recorder, gate::Gate,
+    prompts::Prompts, queue::Queues, reload::Files, settings::FrontendSettings,
 };
 use crate::{accel::Accelerator, fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
@@ -26,6 +27,13 @@ pub struct App {
     pub(super) counters: Arc<Counters>,
     /// Opened when the frontend starts.
     pub(super) decisions: Arc<Recorder>,
+    /// Opened when the frontend starts.
+    pub(super) access_log: AccessLog,
+    pub(super) gate: Arc<Gate>,
+    pub(super) public_connections: Arc<Connections>,
+    pub(super) admin_connections: Arc<Connections>,
+    /// What is read again when it changes; known when the frontend starts.
+    pub(super) files: Arc<Files>,
     pub(super) streams: FleetStreams,
     pub(super) queues: Queues,
     /// Hashes prompts that come in bulk.
@@ -57,6 +65,11 @@ impl App {
             pool,
             counters: Arc::default(),
             decisions: Arc::default(),
+            access_log: AccessLog::default(),
+            gate: Arc::default(),
+            public_connections: Arc::default(),
+            admin_connections: Arc::default(),
+            files: Arc::default(),
             streams,
             queues: Queues::default(),
             accelerator,

@@ -10,6 +10,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::api_keys::NoKey;
 use crate::proxy::ProxyError;
 
 /// An answer that is an error of the router's own.
@@ -25,9 +26,24 @@ pub(crate) struct ApiError {
     /// OpenAI's `code`, for programs.
     code: Option<&'static str>,
     retry_after_secs: Option<u32>,
-    /// The methods that the path accepts.
-    allow: Option<&'static str>,
+    tells: Option<Tells>,
 }
+
+/// What a header of the answer tells.
+#[derive(Clone, Copy, Debug)]
+enum Tells {
+    /// The methods that the path accepts.
+    Allow(&'static str),
+    /// How to show who one is.
+    Challenge(&'static str),
+}
+
+/// In the extensions of a response that is an error of ours: its `code`, or its `type` where it has none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ErrorCode(pub(super) &'static str);
+
+/// How a client may show who it is.
+const CHALLENGE: &str = "Bearer realm=\"kvroute\"";
 
 /// What `retry-after` says at most: an estimate beyond that is none.
 const MOST_SECONDS: u32 = 60;
@@ -44,7 +60,7 @@ struct Body<'a> {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, message, kind, param: None, code: None, retry_after_secs: None, allow: None }
+        Self { status, message, kind, param: None, code: None, retry_after_secs: None, tells: None }
     }
 
     /// 400: the request cannot be served as it is, by anybody.
@@ -64,7 +80,24 @@ impl ApiError {
 
     /// 401: the admin listener wants its token.
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
+        let error = Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message);
+        Self { tells: Some(Tells::Challenge(CHALLENGE)), ..error }
+    }
+
+    /// 401: the public listener wants a key that it knows.
+    pub(super) fn not_a_client(no_key: NoKey) -> Self {
+        let (message, challenge) = match no_key {
+            NoKey::Missing => (
+                "no API key was given; send 'Authorization: Bearer KEY' with a key that the operator of this server gave you",
+                CHALLENGE,
+            ),
+            NoKey::Unknown => (
+                "the API key is not known here; send one that the operator of this server gave you",
+                "Bearer realm=\"kvroute\", error=\"invalid_token\"",
+            ),
+        };
+        let error = Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message);
+        Self { code: Some("invalid_api_key"), tells: Some(Tells::Challenge(challenge)), ..error }
     }
 
     /// 404.
@@ -90,7 +123,7 @@ impl ApiError {
         let accepting = accepted.unwrap_or("a method that 'allow' lists");
         let message = format!("{method} is not accepted on {path}; use {accepting}");
         let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message);
-        Self { allow: accepted, ..error }
+        Self { tells: accepted.map(Tells::Allow), ..error }
     }
 
     /// 409.
@@ -113,6 +146,31 @@ impl ApiError {
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("the request body is larger than {limit} bytes (--max-body-bytes)");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// 408: a body that does not come.
+    pub(crate) fn too_slow(limit: Duration) -> Self {
+        let message = format!(
+            "the request body did not arrive within {} s (--request-read-timeout); send it again",
+            limit.as_secs_f64()
+        );
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+    }
+
+    /// 431.
+    pub(crate) fn header_too_large(limit: usize) -> Self {
+        let message =
+            format!("the request's header fields have more than {limit} bytes (--max-header-bytes)");
+        Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// 503: as many requests are in as may be.
+    pub(crate) fn full(limit: usize) -> Self {
+        let message = format!(
+            "{limit} requests are being served, and no more are let in (--max-concurrent-requests); send the request again \
+             later"
+        );
+        Self { code: Some("too_many_requests"), ..Self::unavailable(message) }
     }
 
     /// 415: a body that only its sender can read.
@@ -189,9 +247,14 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after_secs {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(methods) = self.allow {
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+        if let Some(tells) = self.tells {
+            let (name, value) = match tells {
+                Tells::Allow(methods) => (header::ALLOW, methods),
+                Tells::Challenge(challenge) => (header::WWW_AUTHENTICATE, challenge),
+            };
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
+        response.extensions_mut().insert(ErrorCode(self.code.unwrap_or(self.kind)));
         response
     }
 }

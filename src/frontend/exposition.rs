@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     app::App,
+    connections,
     counters::{Outcome, Surface},
     devices, drift,
     first_token::FirstTokenTimes,
@@ -43,6 +44,7 @@ impl Source for Numbers {
         requests(app, page)?;
         choices(app, page)?;
         app.decisions.write(page)?;
+        doors(app, page)?;
         stages(app, page)?;
         overlaps::write(app, page)?;
         sets(app, &view, page)?;
@@ -86,6 +88,15 @@ fn requests(app: &App, page: &mut Page<'_>) -> fmt::Result {
         "Cached prompt tokens of those answers",
         load(&counters.reported_cached_tokens),
     )
+}
+
+/// Who gets in, over what, and what is written of it.
+fn doors(app: &App, page: &mut Page<'_>) -> fmt::Result {
+    app.gate.write(page)?;
+    let listeners = [("public", &*app.public_connections), ("admin", &*app.admin_connections)];
+    connections::write(&listeners, page)?;
+    app.files.write(page)?;
+    app.access_log.write(page)
 }
 
 fn choices(app: &App, page: &mut Page<'_>) -> fmt::Result {

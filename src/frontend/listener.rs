@@ -1,33 +1,65 @@
 //! One listening socket and its connections.
 
-use std::{io, time::Duration};
+use std::{convert::Infallible, error::Error, io, sync::Arc, time::Duration};
 
-use axum::Router;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
-    service::TowerToHyperService,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     pin, select,
     task::{JoinHandle, JoinSet},
     time,
 };
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-/// Serves a router on a socket. The server owns its connections: however it ends, they end with it.
+use super::connections::{Activity, Answer, Failure, Terms};
+
+/// Serves a socket. The server owns its connections: however it ends, they end with it.
 pub(super) struct Server {
     stop: CancellationToken,
     cut: CancellationToken,
     task: JoinHandle<()>,
 }
 
+/// What answers requests. A closure of one argument is one.
+pub(super) trait Service: Clone + Send + Sync + 'static {
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static;
+
+    type Answer: Future<Output = Response<Self::Body>> + Send + 'static;
+
+    fn answer(&self, request: Request<Incoming>) -> Self::Answer;
+}
+
+impl<S, F, B> Service for S
+where
+    S: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
+{
+    type Body = B;
+    type Answer = F;
+
+    fn answer(&self, request: Request<Incoming>) -> F {
+        self(request)
+    }
+}
+
+/// How long a connection that is asked to end may take to say goodbye.
+const PARTING: Duration = Duration::from_secs(1);
+
 impl Server {
-    pub(super) fn start(listener: TcpListener, router: Router) -> Self {
+    pub(super) fn start(listener: TcpListener, service: impl Service, terms: Terms) -> Self {
         let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
-        let task = tokio::spawn(run(listener, router, stop.clone(), cut.clone()));
+        let task = tokio::spawn(run(listener, service, Arc::new(terms), stop.clone(), cut.clone()));
         Self { stop, cut, task }
     }
 
@@ -51,14 +83,20 @@ impl Drop for Server {
     }
 }
 
-async fn run(listener: TcpListener, router: Router, stop: CancellationToken, cut: CancellationToken) {
+async fn run(
+    listener: TcpListener,
+    service: impl Service,
+    terms: Arc<Terms>,
+    stop: CancellationToken,
+    cut: CancellationToken,
+) {
     let mut connections = JoinSet::new();
     loop {
         select! {
             () = stop.cancelled() => break,
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(), if connections.len() < terms.most => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(serve(stream, router.clone(), stop.clone()));
+                    connections.spawn(serve(stream, service.clone(), Arc::clone(&terms), stop.clone()));
                 }
                 Err(error) => after_failure(&error).await,
             },
@@ -73,19 +111,70 @@ async fn run(listener: TcpListener, router: Router, stop: CancellationToken, cut
     }
 }
 
-async fn serve(stream: TcpStream, router: Router, stop: CancellationToken) {
+async fn serve(stream: TcpStream, service: impl Service, terms: Arc<Terms>, stop: CancellationToken) {
+    let _open = terms.counts.open();
     // Streams are many small writes; with Nagle's algorithm each would wait for an acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "TCP_NODELAY not set");
     }
-    let builder = auto::Builder::new(TokioExecutor::new());
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let Some(acceptor) = &terms.tls else { return talk(stream, service, &terms, stop).await };
+    let shaken = select! {
+        shaken = handshake(acceptor, stream, terms.patience) => shaken,
+        () = stop.cancelled() => return,
+    };
+    match shaken {
+        Ok(stream) => talk(stream, service, &terms, stop).await,
+        Err(failure) => {
+            terms.counts.failed(failure);
+            debug!(failure = failure.name(), "no TLS with a client");
+        }
+    }
+}
+
+async fn handshake(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    patience: Option<Duration>,
+) -> Result<TlsStream<TcpStream>, Failure> {
+    let shaking = acceptor.accept(stream);
+    let shaken = match patience {
+        Some(patience) => time::timeout(patience, shaking).await.map_err(|_| Failure::Timeout)?,
+        None => shaking.await,
+    };
+    shaken.map_err(|error| Failure::of(&error))
+}
+
+/// Speaks HTTP until either side has had enough.
+async fn talk(
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    service: impl Service,
+    terms: &Terms,
+    stop: CancellationToken,
+) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http2().max_header_list_size(terms.http2_header_bytes);
+    let activity = Arc::new(Activity::default());
+    let noted = Arc::clone(&activity);
+    let service = service_fn(move |request| {
+        let answering = noted.begin();
+        let answer = service.answer(request);
+        async move {
+            let response = answer.await;
+            Ok::<_, Infallible>(response.map(|body| Answer { body, _answering: answering }))
+        }
+    });
+    let connection = builder.serve_connection(TokioIo::new(io), service);
     pin!(connection);
     let ended = select! {
         ended = connection.as_mut() => ended,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
+        }
+        () = activity.ceases(terms.patience) => {
+            connection.as_mut().graceful_shutdown();
+            // One that is in the middle of a head does not end by itself.
+            time::timeout(PARTING, connection).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {

@@ -6,17 +6,23 @@
 //! and answers with the reasons instead ([`explain`]), or with what is cached of many prompts ([`overlaps`]). Decisions are
 //! recorded, if they are to be ([`decision_log`]), and can be asked about later ([`recall`]).
 //!
+//! Before the public routes stands a gate ([`gate`]): names of requests, keys of clients ([`api_keys`]), limits, and the
+//! access log ([`access_log`]).
+//!
 //! The public listener tells a client nothing about the index or about other clients.
 
+mod access_log;
 mod admin;
 mod admin_token;
 mod admission;
+mod api_keys;
 mod app;
 mod asked_model;
 mod asking;
 mod bootstrap;
 mod busy_threshold;
 mod bypass;
+mod connections;
 mod counters;
 mod decision_log;
 mod devices;
@@ -26,6 +32,7 @@ mod error;
 mod explain;
 mod exposition;
 mod first_token;
+mod gate;
 mod handover;
 mod hints;
 mod index_memory;
@@ -39,6 +46,8 @@ mod prompts;
 mod public;
 mod queue;
 mod recall;
+mod reload;
+mod request_id;
 mod route;
 mod server;
 mod session;
@@ -49,7 +58,9 @@ mod which_set;
 mod why;
 mod workspace;
 
+pub use access_log::{AccessLogError, AccessLogTarget};
 pub use admin_token::{AdminToken, UnusableToken};
+pub use api_keys::{ApiKeys, ApiKeysError};
 pub use app::App;
 pub use counters::{Counters, Handover, Outcome, Surface};
 pub use decision_log::{DecisionLogSettings, LogFileError};

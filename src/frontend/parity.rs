@@ -95,7 +95,7 @@ pub(super) async fn refusal(app: &App, spec: &WorkerSpec) -> Option<String> {
         return None;
     }
     // Whoever says nothing in time is taken in, with overlaps that count 0, and examined.
-    let told = tokio::time::timeout(WORD, look(spec, WORD)).await.ok()?.ok()?;
+    let told = tokio::time::timeout(WORD, look(spec, &app.settings.upstream, WORD)).await.ok()?.ok()?;
     let report = judge_told(spec, &told);
     (report.admission() == Admission::Refuse).then(|| {
         app.counters.parity.count(ParityVerdict::Refuse);
@@ -165,7 +165,7 @@ async fn check(app: &Arc<App>, worker: &Arc<WorkerInfo>) -> bool {
         // Its cache is guessed, which needs no events.
         (spec.kv_events_endpoint, spec.kv_replay_endpoint) = (None, None);
     }
-    let subject = Subject { spec, encoder };
+    let subject = Subject { spec, encoder, upstream: app.settings.upstream.clone() };
     let credited = |tokens: &[u32], identity| credited(app, &subject.spec, worker.id, tokens, identity);
     let ears = match subject.spec.kv_events_direction {
         StreamDirection::Connect => Ears::Own,

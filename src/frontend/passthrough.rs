@@ -42,8 +42,8 @@ pub(super) fn is_forwarded(path: &str) -> bool {
 pub(super) async fn serve(app: Arc<App>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     head.headers.remove(bypass::MARK);
-    let name = app.decisions.name(&mut head.headers);
-    name.tell(answer(app, head, body, name.recorded()).await)
+    let recorded = app.decisions.recorded(&head.headers);
+    answer(app, head, body, recorded).await
 }
 
 /// Answers it; its decisions are `recorded` under that name if it has one.
@@ -57,9 +57,10 @@ async fn answer(
         Ok(body) => body,
         Err(error) => return route::refuse(&app, Surface::Other, error),
     };
-    let in_flight = InFlight::enter(&app.counters, Surface::Other);
+    let in_flight = InFlight::enter(&app.counters, Surface::Other).noted(&head, body.len());
     match prepare(&app, &head, &body) {
         Ok(send) => {
+            in_flight.note(|facts| facts.asked(&send.model.name));
             let prompt = Prompt { recorded, ..send.prompt };
             route::send(app, in_flight, head, Send { prompt, ..send }).await
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{Path, Request, State, rejection::PathRejection},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -15,6 +15,7 @@ use super::{
     app::{App, unix_secs},
     counters::Surface,
     error::ApiError,
+    gate::Stranger,
     passthrough, route,
 };
 use crate::fleet::{FleetView, WorkerType};
@@ -67,8 +68,9 @@ async fn health() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Whether requests can be served, and per model how well.
-async fn ready(State(app): State<Arc<App>>) -> Response {
+/// Whether requests can be served, and per model how well; the latter not for those who have no key where keys are in
+/// force.
+async fn ready(State(app): State<Arc<App>>, stranger: Option<Extension<Stranger>>) -> Response {
     let view = app.fleet.view();
     let now = app.fleet.now_ms();
     let models: Vec<Value> = view
@@ -95,7 +97,11 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
         (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "no routable worker"),
         (false, true) => (StatusCode::OK, "ready"),
     };
-    (status, Json(json!({ "status": text, "models": models }))).into_response()
+    let body = match stranger {
+        Some(_) => json!({ "status": text }),
+        None => json!({ "status": text, "models": models }),
+    };
+    (status, Json(body)).into_response()
 }
 
 async fn models(State(app): State<Arc<App>>) -> Json<Value> {

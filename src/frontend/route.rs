@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::{
@@ -28,6 +29,7 @@ use super::{
     openai::{Fields, FirstPrompt, PromptField},
     place::{Placed, refused},
     prompts::{Chat, PromptInput},
+    request_id,
     two_hop::{self, Prefiller},
     watch::{InFlight, Watch},
 };
@@ -79,8 +81,8 @@ pub(super) struct Send {
 pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     head.headers.remove(bypass::MARK);
-    let name = app.decisions.name(&mut head.headers);
-    name.tell(answer(app, surface, head, body, name.recorded()).await)
+    let recorded = app.decisions.recorded(&head.headers);
+    answer(app, surface, head, body, recorded).await
 }
 
 /// Answers a chat or a completion, whose decisions are `recorded` under that name if it has one.
@@ -95,9 +97,10 @@ async fn answer(
         Ok(body) => body,
         Err(error) => return refuse(&app, surface, error),
     };
-    let in_flight = InFlight::enter(&app.counters, surface);
+    let in_flight = InFlight::enter(&app.counters, surface).noted(&head, body.len());
     let asked = ask(&app, surface, &head.headers, &body).await.map(|mut asked| {
         asked.prompt.recorded = recorded;
+        in_flight.note(|facts| facts.asked(&asked.model.name));
         asked
     });
     match asked {
@@ -129,12 +132,17 @@ pub(super) fn query_elsewhere() -> ApiError {
 /// Reads a body, up to the limit.
 ///
 /// # Errors
-/// 413 beyond the limit, 415 for a compressed body, 400 for one that breaks off.
+/// 413 beyond the limit, 408 for one that takes too long, 415 for a compressed body, 400 for one that breaks off.
 pub(super) async fn read_body(app: &App, headers: &HeaderMap, mut body: Body) -> Result<Bytes, ApiError> {
     let limit = app.settings.max_body_bytes;
     let declared = http_body::Body::size_hint(&body).lower();
     if usize::try_from(declared).is_ok_and(|declared| declared <= limit) {
-        match Limited::new(&mut body, limit).collect().await {
+        let collected = Limited::new(&mut body, limit).collect();
+        let collected = match app.settings.read_timeout {
+            Duration::ZERO => collected.await,
+            limit => timeout(limit, collected).await.map_err(|_| ApiError::too_slow(limit))?,
+        };
+        match collected {
             Ok(body) => return plain(headers, body.to_bytes()),
             Err(error) if error.is::<LengthLimitError>() => {}
             Err(_) => return Err(ApiError::bad_request("the request body did not arrive whole")),
@@ -166,7 +174,7 @@ const DISCARDING_TIME: Duration = Duration::from_secs(5);
 
 /// Reads on without keeping anything. A connection that closes over unread bytes is reset, and the reset may
 /// overtake the answer that says why: the client would see a broken connection instead of a 413.
-async fn discard(mut body: Body) {
+pub(super) async fn discard(mut body: impl http_body::Body<Data = Bytes> + Unpin) {
     let reading = async {
         let mut left = DISCARDED_BYTES;
         while left > 0
@@ -176,7 +184,7 @@ async fn discard(mut body: Body) {
         }
     };
     // A client that is slower than that has had its chance.
-    let _ = tokio::time::timeout(DISCARDING_TIME, reading).await;
+    let _ = timeout(DISCARDING_TIME, reading).await;
 }
 
 /// The model that a body names.
@@ -285,7 +293,7 @@ pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(A
             Err(error) => error,
         };
         if !tries_another(app, &error, &worker, &mut avoid) {
-            warn!(%error, "request failed");
+            warn!(%error, request = request_id::named(&head.headers), "request failed");
             return Err(ApiError::upstream(&error));
         }
     }
@@ -340,6 +348,9 @@ pub(super) fn respond(
     metadata: Metadata,
     prefiller: Option<Prefiller>,
 ) -> Response {
+    if let Some((worker, rank)) = prefiller {
+        in_flight.note(|facts| facts.prefilled(worker, rank));
+    }
     let watch = Watch::new(&answer, in_flight, &placed, prefiller.is_some());
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, prefiller));
     let response = answer.relay(watch.holding(placed));

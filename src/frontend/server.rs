@@ -1,18 +1,27 @@
 //! The two listeners: start, and stop without dropping anybody.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
+use axum::{Router, response::Response};
+use http::Request;
+use hyper::body::Incoming;
 use thiserror::Error;
 use tokio::{net::TcpListener, task::AbortHandle};
+use tower_service::Service as _;
 use tracing::{debug, info, warn};
 
 use super::{
+    access_log::{AccessLog, AccessLogError},
     admin,
     app::App,
+    connections::{Connections, Terms},
     decision_log::{LogFileError, Recorder},
+    gate,
     listener::Server,
     parity, public,
+    reload::Files,
 };
+use crate::tls::{self, Identity, TlsFileError};
 
 /// A frontend that could not start.
 #[derive(Debug, Error)]
@@ -44,6 +53,12 @@ pub enum StartError {
     /// Decisions cannot be recorded.
     #[error(transparent)]
     DecisionLog(#[from] LogFileError),
+    /// Requests cannot be logged.
+    #[error(transparent)]
+    AccessLog(#[from] AccessLogError),
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsFileError),
 }
 
 /// A running frontend. Dropping it stops it at once; [`Frontend::stop`] lets open requests finish.
@@ -53,15 +68,14 @@ pub struct Frontend {
     app: Arc<App>,
     public_server: Server,
     admin_server: Server,
-    leases: AbortHandle,
-    checks: AbortHandle,
+    tasks: [AbortHandle; 3],
 }
 
 /// How often leases are looked at; the shortest lease that can be asked for is a second.
 const LEASE_SWEEP: Duration = Duration::from_millis(250);
 
 impl Frontend {
-    /// Opens the decision log, if there is to be one, and both listeners, and serves.
+    /// Opens the logs, if there are to be any, and both listeners, and serves.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running.
@@ -69,16 +83,34 @@ impl Frontend {
         if let Some(log) = &app.settings.decision_log {
             app.decisions = Arc::new(Recorder::open(log)?);
         }
+        if let Some(target) = &app.settings.access_log {
+            app.access_log = AccessLog::open(target)?;
+        }
+        app.files = Arc::new(Files::of(&app.settings));
         let settings = &app.settings;
         let public = listen(settings.public, "clients", "--port").await?;
         let admin = listen(settings.admin, "the admin listener", "--admin-port").await?;
         let (public_addr, admin_addr) = (local(&public, settings.public), local(&admin, settings.admin));
+        let public_terms = terms(&app, settings.tls.as_ref(), &app.public_connections)?;
+        let admin_terms = terms(&app, settings.admin_tls.as_ref(), &app.admin_connections)?;
         let app = Arc::new(app);
-        let public_server = Server::start(public, public::router(&app));
-        let admin_server = Server::start(admin, admin::router(&app));
-        let leases = tokio::spawn(sweep_leases(Arc::clone(&app))).abort_handle();
-        let checks = tokio::spawn(parity::check_admissions(Arc::clone(&app))).abort_handle();
-        Ok(Self { public: public_addr, admin: admin_addr, app, public_server, admin_server, leases, checks })
+        let (served, routes) = (Arc::clone(&app), public::router(&app));
+        let service = move |request| gate::pass(Arc::clone(&served), routes.clone(), request);
+        let public_server = Server::start(public, service, public_terms);
+        let routes = admin::router(&app);
+        let admin_server = Server::start(admin, move |request| plain(routes.clone(), request), admin_terms);
+        let tasks = [
+            tokio::spawn(sweep_leases(Arc::clone(&app))).abort_handle(),
+            tokio::spawn(parity::check_admissions(Arc::clone(&app))).abort_handle(),
+            tokio::spawn(Arc::clone(&app.files).watch()).abort_handle(),
+        ];
+        Ok(Self { public: public_addr, admin: admin_addr, app, public_server, admin_server, tasks })
+    }
+
+    /// Reads files of keys and certificates again, changed or not. They are looked at once a second anyway.
+    pub async fn reload(&self) {
+        let files = Arc::clone(&self.app.files);
+        let _ = tokio::task::spawn_blocking(move || files.reload()).await;
     }
 
     /// Where clients connect.
@@ -112,8 +144,13 @@ impl Frontend {
         self.admin_server.stop(Duration::from_secs(1)).await;
         // Cut requests have said how they ended by now.
         let app = Arc::clone(&self.app);
-        if !matches!(tokio::task::spawn_blocking(move || app.decisions.flush()).await, Ok(true)) {
-            warn!("the decision log was not written to its end");
+        let flushed =
+            tokio::task::spawn_blocking(move || (app.decisions.flush(), app.access_log.flush())).await;
+        let (decisions, accesses) = flushed.unwrap_or_default();
+        for (log, _) in
+            [("decision", decisions), ("access", accesses)].into_iter().filter(|(_, flushed)| !flushed)
+        {
+            warn!("the {log} log was not written to its end");
         }
         debug!("frontend stopped");
         drained
@@ -122,9 +159,32 @@ impl Frontend {
 
 impl Drop for Frontend {
     fn drop(&mut self) {
-        self.leases.abort();
-        self.checks.abort();
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
+}
+
+/// What a listener does with its connections.
+fn terms(
+    app: &App,
+    identity: Option<&Arc<Identity>>,
+    counts: &Arc<Connections>,
+) -> Result<Terms, TlsFileError> {
+    let settings = &app.settings;
+    Ok(Terms {
+        tls: identity.map(|identity| tls::server(Arc::clone(identity))).transpose()?,
+        most: settings.max_connections.unwrap_or(usize::MAX),
+        patience: Some(settings.read_timeout).filter(|timeout| !timeout.is_zero()),
+        // Above the limit, so that the answer to a head that is a little too large says so in a body.
+        http2_header_bytes: u32::try_from(settings.max_header_bytes).unwrap_or(u32::MAX).saturating_mul(4),
+        counts: Arc::clone(counts),
+    })
+}
+
+/// The admin listener has no gate but its token.
+async fn plain(mut routes: Router, request: Request<Incoming>) -> Response {
+    let answer: Result<Response, Infallible> = routes.call(request).await;
+    let Ok(response) = answer;
+    response
 }
 
 async fn listen(

@@ -3,17 +3,22 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     str::FromStr,
+    sync::Arc,
     time::Duration,
 };
 
 use http::StatusCode;
 use serde::Deserialize;
 
-use super::{admin_token::AdminToken, decision_log::DecisionLogSettings};
+use super::{
+    access_log::AccessLogTarget, admin_token::AdminToken, api_keys::ApiKeys,
+    decision_log::DecisionLogSettings,
+};
 use crate::{
     accel::AcceleratorSettings,
     fleet::{DEFAULT_INHIBITION, Namespaces, OnConfigMismatch},
     proxy::PoolSettings,
+    tls::Identity,
 };
 
 /// Settings of a frontend's two listeners and of what it does with a request.
@@ -25,8 +30,24 @@ pub struct FrontendSettings {
     pub admin: SocketAddr,
     /// The bearer token that the admin listener asks for; `None` asks for nothing. Default `None`.
     pub admin_token: Option<AdminToken>,
+    /// What the admin listener shows over TLS; `None` is plain HTTP. Default `None`.
+    pub admin_tls: Option<Arc<Identity>>,
+    /// What the public listener shows over TLS; `None` is plain HTTP. Default `None`.
+    pub tls: Option<Arc<Identity>>,
+    /// The keys of which a client has to show one; `None` asks for nothing. Default `None`.
+    pub api_keys: Option<Arc<ApiKeys>>,
     /// Largest request body, in bytes; a larger one is a 413. Default 20 MiB.
     pub max_body_bytes: usize,
+    /// Largest head of a request on the public listener, in bytes of the names and values of its fields; a larger one is a 431.
+    /// Default 64 KiB.
+    pub max_header_bytes: usize,
+    /// For how long nothing may come of a TLS handshake, of a request's head, of a next request, and how long a body may take.
+    /// Zero: for ever. Default 60 s.
+    pub read_timeout: Duration,
+    /// How many requests with a body may be in at a time; one more is a 503. `None`: as many as come. Default `None`.
+    pub max_concurrent_requests: Option<usize>,
+    /// How many connections each listener has at a time; more wait to be accepted. `None`: as many as come. Default `None`.
+    pub max_connections: Option<usize>,
     /// Bytes that the indexes may use together. Default: no limit.
     pub index_memory_limit: Option<u64>,
     /// What open requests get to finish in when the frontend stops. Default 30 s.
@@ -44,6 +65,8 @@ pub struct FrontendSettings {
     pub prefill_fallback: PrefillFallback,
     /// Where decisions are recorded. Default: nowhere.
     pub decision_log: Option<DecisionLogSettings>,
+    /// Where requests are logged. Default: nowhere.
+    pub access_log: Option<AccessLogTarget>,
     /// How many requests may wait in the router for each worker of a set; where tenants take turns, of each tenant. Default 256.
     pub queue_limit: u64,
     /// The same of prompt tokens; `None`: as many as come. Default `None`.
@@ -69,7 +92,14 @@ impl Default for FrontendSettings {
             public: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)),
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 9091)),
             admin_token: None,
+            admin_tls: None,
+            tls: None,
+            api_keys: None,
             max_body_bytes: 20 << 20,
+            max_header_bytes: 64 << 10,
+            read_timeout: Duration::from_secs(60),
+            max_concurrent_requests: None,
+            max_connections: None,
             index_memory_limit: None,
             drain_timeout: Duration::from_secs(30),
             retries: 2,
@@ -78,6 +108,7 @@ impl Default for FrontendSettings {
             enforce_disagg: false,
             prefill_fallback: PrefillFallback::None,
             decision_log: None,
+            access_log: None,
             queue_limit: 256,
             queue_token_limit: None,
             queue_turns: QueueTurns::None,

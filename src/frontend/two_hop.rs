@@ -3,7 +3,8 @@
 //! The prefill hop is the client's request with one token of output, and asks the engine to hand its blocks over
 //! (`kv_transfer_params`, in the fields of vLLM's `NixlConnector`). What the engine answers there goes into the
 //! client's own request, which is then sent to a decode worker as any other. The two hops are placed apart, each by
-//! its set's configuration, and booked apart: what is booked for the prefill goes back with its answer. If the client
+//! its set's configuration, and booked apart: what is booked for the prefill goes back with its answer. Both carry the
+//! request's name, by which engines know the blocks that they pass on. If the client
 //! leaves during the prefill, the prefill is cancelled. Engines that find each other by themselves get both hops at once
 //! (`bootstrap.rs`).
 //!
@@ -34,6 +35,7 @@ use super::{
     openai::Fields,
     place::{Placed, refused},
     queue::NotPlaced,
+    request_id,
     route::{self, Asked, Send},
     settings::PrefillFallback,
     watch::{self, InFlight},
@@ -141,11 +143,10 @@ pub(super) enum Failure {
 pub(super) async fn serve(
     app: Arc<App>,
     in_flight: InFlight,
-    mut head: Parts,
+    head: Parts,
     mut asked: Asked,
     split: Split,
 ) -> Response {
-    name(&mut head);
     if let Err(error) = one_prompt(&asked.body).and_then(|()| decodable(&app, &mut asked, split.decode)) {
         return in_flight.refuse(error);
     }
@@ -165,6 +166,7 @@ pub(super) async fn serve(
         Ok(Prefilled::HandedOver { params, by }) => (Some(params), by),
         Ok(Prefilled::Ended { answer, by }) if !asked.streams && one_answer(&asked.body) => {
             let told = asked.hints.metadata.worker_id.then(|| worker_id(by, None));
+            in_flight.note(|facts| facts.prefilled(by.0, by.1));
             return in_flight.answer(answer, told);
         }
         Ok(Prefilled::Ended { by, .. } | Prefilled::Missing { by }) => (None, by),
@@ -275,18 +277,6 @@ pub(super) async fn place_prefill(
     }
 }
 
-/// Gives the request a name, if it has none: engines that pass blocks on know them by the request's name, which has
-/// to be the same on both.
-fn name(head: &mut Parts) {
-    if !head.headers.contains_key(REQUEST_ID)
-        && let Ok(name) = HeaderValue::from_str(&format!("{:032x}", fastrand::u128(..)))
-    {
-        head.headers.insert(REQUEST_ID, name);
-    }
-}
-
-const REQUEST_ID: &str = "x-request-id";
-
 /// Largest answer to a prefill that is read, in bytes.
 const LIMIT: usize = 64 << 20;
 
@@ -338,7 +328,7 @@ async fn try_prefill(
             }
             Err(error) if route::tries_another(app, &error, &worker, &mut avoid) => {}
             Err(error) => {
-                warn!(%error, "prefill failed");
+                warn!(%error, request = request_id::named(&head.headers), "prefill failed");
                 return Err(Failure::Refused(ApiError::upstream(&error)));
             }
         }

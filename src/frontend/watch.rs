@@ -9,10 +9,11 @@ use axum::{
     body::Body,
     response::{IntoResponse as _, Response},
 };
-use http::{StatusCode, header};
+use http::{StatusCode, header, request::Parts};
 use serde_json::{Map, Value, json};
 
 use super::{
+    access_log::Facts,
     app::{App, unix_ms},
     counters::{Counters, Outcome, Surface},
     decision_log::Ticket,
@@ -36,19 +37,37 @@ pub(super) struct InFlight {
     surface: Surface,
     asked: Instant,
     ended: bool,
+    /// What the access log is told, if there is one.
+    facts: Option<Arc<Facts>>,
 }
 
 impl InFlight {
     pub(super) fn enter(counters: &Arc<Counters>, surface: Surface) -> Self {
         // Relaxed: a gauge.
         counters.in_flight.fetch_add(1, Relaxed);
-        Self { counters: Arc::clone(counters), surface, asked: Instant::now(), ended: false }
+        let counters = Arc::clone(counters);
+        Self { counters, surface, asked: Instant::now(), ended: false, facts: None }
+    }
+
+    /// The same for a request whose line, if it has one, came with its head, and whose body has so many bytes.
+    pub(super) fn noted(mut self, head: &Parts, bytes: usize) -> Self {
+        self.facts = head.extensions.get().map(Arc::clone);
+        self.note(|facts| facts.read(bytes));
+        self
+    }
+
+    /// Tells the access log, if there is one.
+    pub(super) fn note(&self, what: impl FnOnce(&Facts)) {
+        if let Some(facts) = &self.facts {
+            what(facts);
+        }
     }
 
     /// Counts it as finished; once, calls after the first change nothing.
     fn end(&mut self, outcome: Outcome) {
         if !std::mem::replace(&mut self.ended, true) {
             self.counters.request(self.surface, outcome);
+            self.note(|facts| facts.ended(outcome));
         }
     }
 
@@ -67,10 +86,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.counters.in_flight.fetch_sub(1, Relaxed);
-        if !self.ended {
-            // Nobody answered it: the server drops a handler whose client has left, at whatever it awaits.
-            self.counters.request(self.surface, Outcome::Cancelled);
-        }
+        // Nobody answered it: the server drops a handler whose client has left, at whatever it awaits.
+        self.end(Outcome::Cancelled);
     }
 }
 
@@ -94,6 +111,7 @@ impl Watch {
         let kind = answer.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
         let streams = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
         let (member, predicted) = (Arc::clone(&placed.member), placed.predicted);
+        in_flight.note(|facts| facts.served(placed.choice.worker, placed.choice.rank, streams));
         Self { status: answer.status(), streams, received_ms, member, predicted, prefilled, in_flight }
     }
 
@@ -157,6 +175,7 @@ impl Observer for Relayed {
 
     fn usage(&mut self, usage: Usage) {
         self.usage = Some(usage);
+        self.watch.in_flight.note(|facts| facts.usage(usage));
         if let Some(ticket) = &mut self.ticket {
             ticket.usage(usage);
         }

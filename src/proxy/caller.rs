@@ -37,7 +37,12 @@ impl Reply {
 impl Caller {
     /// One that waits so long for a whole answer.
     pub(crate) fn new(patience: Duration) -> Self {
-        Self { pool: Pool::new(&PoolSettings::default()), patience }
+        Self::over(&PoolSettings::default(), patience)
+    }
+
+    /// The same over connections of these settings.
+    pub(crate) fn over(settings: &PoolSettings, patience: Duration) -> Self {
+        Self { pool: Pool::new(settings), patience }
     }
 
     pub(crate) async fn get(&self, base: &Uri, path: &str) -> Result<Reply, String> {

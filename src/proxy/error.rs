@@ -5,6 +5,8 @@ use std::{error::Error, fmt, io, time::Duration};
 use http::{StatusCode, Uri};
 use hyper_util::client::legacy;
 
+use super::connector::HandshakeError;
+
 /// A request that a worker did not answer, or not to the end.
 ///
 /// `Display` names the worker and is meant for logs; a client is shown [`ProxyError::client_message`].
@@ -51,6 +53,8 @@ pub enum ErrorKind {
     Connect,
     /// No connection within [`PoolSettings::connect_timeout`](super::PoolSettings::connect_timeout).
     ConnectTimeout,
+    /// A connection, and no secure one over it: a certificate that does not count, or no TLS at all.
+    Tls,
     /// The connection was lost before the request was written to it.
     NotSent,
     /// The connection was lost after the request was written, before the first byte of the answer's body.
@@ -88,11 +92,12 @@ pub enum Retry {
 
 impl ErrorKind {
     /// Every kind, for tables of counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Request,
         Self::Upstream,
         Self::Connect,
         Self::ConnectTimeout,
+        Self::Tls,
         Self::NotSent,
         Self::Reset,
         Self::FirstByteTimeout,
@@ -109,6 +114,7 @@ impl ErrorKind {
             Self::Upstream => "worker_url_invalid",
             Self::Connect => "worker_unreachable",
             Self::ConnectTimeout => "worker_connect_timeout",
+            Self::Tls => "worker_tls_failed",
             Self::NotSent => "worker_connection_lost",
             Self::Reset => "worker_reset",
             Self::FirstByteTimeout => "worker_first_byte_timeout",
@@ -132,7 +138,7 @@ impl ErrorKind {
     #[must_use]
     pub const fn retry(self) -> Retry {
         match self {
-            Self::Upstream | Self::Connect | Self::ConnectTimeout | Self::NotSent => Retry::Safe,
+            Self::Upstream | Self::Connect | Self::ConnectTimeout | Self::Tls | Self::NotSent => Retry::Safe,
             _ => Retry::Unsafe,
         }
     }
@@ -152,6 +158,7 @@ impl ErrorKind {
         match self {
             Self::Upstream => "the URL cannot be used",
             Self::Connect => "no connection",
+            Self::Tls => "the TLS handshake failed",
             kind => kind.sentence(),
         }
     }
@@ -162,6 +169,9 @@ impl ErrorKind {
             Self::Upstream => "the URL that the worker registered cannot be used",
             Self::Connect => "cannot connect; is the engine running, and its port reachable from the router?",
             Self::ConnectTimeout => "no connection within the connect timeout",
+            Self::Tls => {
+                "the TLS handshake failed; is its certificate for this host, and from an authority that is trusted?"
+            }
             Self::NotSent => "the connection was lost before the request was sent",
             Self::Reset => "the connection was lost before the first byte of the answer",
             Self::FirstByteTimeout => "no answer within the first-byte timeout",
@@ -192,7 +202,13 @@ impl ProxyError {
         let http = find::<hyper::Error>(error);
         let kind = if error.is_connect() {
             let timed_out = find::<io::Error>(error).is_some_and(|io| io.kind() == io::ErrorKind::TimedOut);
-            if timed_out { ErrorKind::ConnectTimeout } else { ErrorKind::Connect }
+            if timed_out {
+                ErrorKind::ConnectTimeout
+            } else if find::<HandshakeError>(error).is_some() {
+                ErrorKind::Tls
+            } else {
+                ErrorKind::Connect
+            }
         } else if http.is_some_and(hyper::Error::is_parse) {
             ErrorKind::InvalidResponse
         } else if http.is_some_and(|error| error.is_canceled() || error.is_closed()) {

@@ -20,7 +20,7 @@ impl Pool {
     /// Sends `body` under the method, path, query and headers of `head` to the worker at `base`, and waits for the
     /// first byte of the answer's body, or for the end of a body that is empty.
     ///
-    /// `base` is `http://host:port`, with or without a path, which then comes before the request's own. Which
+    /// `base` is `http://host:port` or `https://host:port`, with or without a path, which then comes before the request's own. Which
     /// headers are passed on, and which are not, is said in `headers.rs`: all end-to-end ones, in short.
     ///
     /// An answer whose status is an error is an answer like any other: its status is there to be looked at before it
@@ -40,6 +40,9 @@ impl Pool {
         *request.uri_mut() = target(base, head)?;
         *request.method_mut() = head.method.clone();
         *request.headers_mut() = headers::to_worker(&head.headers, head.version);
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+        }
         let answer = self.first_byte(base, request);
         let Some(limit) = self.first_byte_timeout else { return answer.await };
         match tokio::time::timeout(limit, answer).await {
@@ -108,8 +111,8 @@ impl Answer {
 /// The URL of a request on a worker.
 fn target(base: &Uri, head: &request::Parts) -> Result<Uri, ProxyError> {
     let unusable = |why: &str| ProxyError::new(ErrorKind::Upstream, base, why);
-    let (Some("http"), Some(authority)) = (base.scheme_str(), base.authority()) else {
-        return Err(unusable("use http://host:port, with or without a path"));
+    let (Some(scheme @ ("http" | "https")), Some(authority)) = (base.scheme_str(), base.authority()) else {
+        return Err(unusable("use http://host:port or https://host:port, with or without a path"));
     };
     if base.query().is_some() {
         return Err(unusable("a base URL has no query"));
@@ -123,7 +126,7 @@ fn target(base: &Uri, head: &request::Parts) -> Result<Uri, ProxyError> {
         "" => head.uri.path_and_query().cloned().ok_or_else(|| refused("it has no path"))?,
         prefix => format!("{prefix}{path}").parse().map_err(|_| refused("its path is too long"))?,
     };
-    let target = Uri::builder().scheme("http").authority(authority.clone()).path_and_query(path).build();
+    let target = Uri::builder().scheme(scheme).authority(authority.clone()).path_and_query(path).build();
     target.map_err(|error| ProxyError::new(ErrorKind::Request, base, error))
 }
 
@@ -145,11 +148,12 @@ mod tests {
         }
         assert_eq!(joined("http://w:1/pod/7/", "/v1").as_deref(), Ok("http://w:1/pod/7/v1"));
         assert_eq!(joined("http://w:1/pod/7", "/").as_deref(), Ok("http://w:1/pod/7/"));
+        assert_eq!(joined("https://w", "/v1").as_deref(), Ok("https://w/v1"));
     }
 
     #[test]
     fn what_cannot_be_sent_is_refused_by_the_name_of_who_erred() {
-        for base in ["https://w:1", "/only/a/path", "http://w:1/?x=1"] {
+        for base in ["ftp://w:1", "/only/a/path", "http://w:1/?x=1"] {
             assert_eq!(joined(base, "/v1"), Err(ErrorKind::Upstream), "{base}");
         }
         assert_eq!(joined("http://w:1", "*"), Err(ErrorKind::Request));

@@ -1,6 +1,7 @@
 //! Which headers cross the router.
 //!
-//! Everything end-to-end does, `authorization` and `x-request-id` included, in both directions. What does not:
+//! Everything end-to-end does, `x-request-id`, `traceparent` and `tracestate` included, in both directions, and
+//! `authorization`, unless the pool has one of its own for workers. What does not:
 //!
 //! * Fields of one connection only (RFC 9110 §7.6.1): `connection` and whatever it names, `keep-alive`, `te`,
 //!   `transfer-encoding`, `upgrade`, and everything that begins with `proxy-`.

@@ -1,4 +1,5 @@
-//! From the router to a worker and back: one HTTP/1.1 request upstream, its answer relayed as it comes.
+//! From the router to a worker and back: one HTTP/1.1 request upstream, over TLS if its URL says so, its answer relayed as
+//! it comes.
 //!
 //! A [`Pool`] keeps connections to workers. [`Pool::forward`] sends one request and waits for the first byte of the
 //! answer's body; until then a failure is a [`ProxyError`] and nothing has been promised to the client, so the caller
@@ -22,6 +23,7 @@
 mod annotate;
 mod body;
 mod caller;
+mod connector;
 mod error;
 mod forward;
 mod headers;

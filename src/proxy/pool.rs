@@ -3,16 +3,21 @@
 use std::{fmt, time::Duration};
 
 use bytes::Bytes;
+use http::HeaderValue;
 use http_body_util::Full;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
 
+use super::connector::Connector;
+use crate::tls::ClientTls;
+
 /// How a [`Pool`] deals with workers. A duration of 0 switches a limit off.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct PoolSettings {
-    /// Limit for the TCP connection to be there. Default 2 s: a worker is a few hops away, and the client waits.
+    /// Limit for the TCP connection to be there, and again for the TLS handshake over it. Default 2 s: a worker is a few
+    /// hops away, and the client waits.
     pub connect_timeout: Duration,
     /// Limit from the start of the request, connecting included, to the first byte of the answer's body. Default
     /// 600 s, the default patience of OpenAI's own clients: an answer that does not stream has its first byte only
@@ -28,6 +33,10 @@ pub struct PoolSettings {
     /// Idle time after which TCP asks whether the worker's host is still there, so that one that vanished without a
     /// word is noticed without waiting for the limits above. Default 15 s.
     pub tcp_keep_alive: Duration,
+    /// Whom to trust at `https` URLs. Default: whom the system trusts.
+    pub tls: ClientTls,
+    /// What every request carries as `authorization`, in place of the client's own. Default: the client's own.
+    pub authorization: Option<HeaderValue>,
 }
 
 impl Default for PoolSettings {
@@ -39,6 +48,8 @@ impl Default for PoolSettings {
             keep_alive: Duration::from_secs(4),
             max_idle_connections: 512,
             tcp_keep_alive: Duration::from_secs(15),
+            tls: ClientTls::default(),
+            authorization: None,
         }
     }
 }
@@ -46,7 +57,8 @@ impl Default for PoolSettings {
 /// Connections to workers over HTTP/1.1, one request at a time on each. Clones share them.
 #[derive(Clone)]
 pub struct Pool {
-    pub(super) client: Client<HttpConnector, Full<Bytes>>,
+    pub(super) client: Client<Connector, Full<Bytes>>,
+    pub(super) authorization: Option<HeaderValue>,
     pub(super) first_byte_timeout: Option<Duration>,
     pub(super) idle_timeout: Option<Duration>,
 }
@@ -61,6 +73,7 @@ impl Pool {
         connector.set_keepalive(limit(settings.tcp_keep_alive));
         connector.set_keepalive_interval(Some(Duration::from_secs(5)));
         connector.set_keepalive_retries(Some(3));
+        let connector = Connector::new(connector, settings.tls.clone(), limit(settings.connect_timeout));
         // The client's own retries stay on: they are of requests of which not a byte was written, because the
         // kept connection they were meant for turned out to be closed.
         let client = Client::builder(TokioExecutor::new())
@@ -70,6 +83,7 @@ impl Pool {
             .build(connector);
         Self {
             client,
+            authorization: settings.authorization.clone(),
             first_byte_timeout: limit(settings.first_byte_timeout),
             idle_timeout: limit(settings.idle_timeout),
         }

@@ -1,6 +1,10 @@
 //! `kvroute config show`.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::Args;
 use http::Uri;
@@ -14,7 +18,8 @@ use crate::{
         flags::{Settings, Status, Warning, row},
     },
     fleet::WorkerSpec,
-    frontend::{FrontendSettings, PrefillFallback, QueueTurns},
+    frontend::{ApiKeys, FrontendSettings, PrefillFallback, QueueTurns},
+    tls::Identity,
 };
 
 /// Flags of `kvroute config show`.
@@ -78,18 +83,23 @@ impl ShowCommand {
             .map(|file| (file.path.display().to_string(), file.frontend.clone()))
             .unwrap_or_default();
         let token_file = frontend.admin_token_file.clone().or_else(|| below.admin_token_file.clone());
+        let worker_key = frontend.worker_api_key_file.clone().or_else(|| below.worker_api_key_file.clone());
         let plan = frontend.plan(built.config, &worker, file)?.with(flags)?;
         let FrontendPlan { settings, models, workers, .. } = plan;
-        let token_file = token_file.map_or_else(|| "unset".to_owned(), |path| path.display().to_string());
-        let lines = values(&settings, &below, token_file).into_iter().map(|(name, value, filed)| {
-            let from = match self.origins.get(&name.replace('-', "_")) {
-                Some(Origin::Flag) => format!("--{name}"),
-                Some(Origin::Variable(variable)) => variable.clone(),
-                None if filed => path.clone(),
-                None => "default".to_owned(),
-            };
-            Line { name, value, from }
-        });
+        let named = |path: Option<PathBuf>| {
+            path.map_or_else(|| "unset".to_owned(), |path| path.display().to_string())
+        };
+        let (token_file, worker_key) = (named(token_file), named(worker_key));
+        let lines =
+            values(&settings, &below, token_file, worker_key).into_iter().map(|(name, value, filed)| {
+                let from = match self.origins.get(&name.replace('-', "_")) {
+                    Some(Origin::Flag) => format!("--{name}"),
+                    Some(Origin::Variable(variable)) => variable.clone(),
+                    None if filed => path.clone(),
+                    None => "default".to_owned(),
+                };
+                Line { name, value, from }
+            });
         Ok(Shown {
             frontend: lines.collect(),
             router: router_lines(&built.settings),
@@ -105,6 +115,7 @@ fn values(
     settings: &FrontendSettings,
     below: &FrontendArgs,
     token_file: String,
+    worker_key: String,
 ) -> Vec<(&'static str, String, bool)> {
     let upstream = &settings.upstream;
     let fallback = match settings.prefill_fallback {
@@ -119,6 +130,14 @@ fn values(
         settings.queue_token_limit.map_or_else(|| "unset".to_owned(), |limit| limit.to_string());
     let memory_limit =
         settings.index_memory_limit.map_or_else(|| "unset".to_owned(), |limit| limit.to_string());
+    let unset = || "unset".to_owned();
+    let count = |limit: Option<usize>| limit.map_or_else(unset, |limit| limit.to_string());
+    let file = |path: Option<&Path>| path.map_or_else(unset, |path| path.display().to_string());
+    let certificate = |of: Option<&Arc<Identity>>| file(of.map(|of| of.certificate()));
+    let key = |of: Option<&Arc<Identity>>| file(of.map(|of| of.key()));
+    let (tls, admin_tls) = (settings.tls.as_ref(), settings.admin_tls.as_ref());
+    let client = upstream.tls.identity();
+    let access_log = settings.access_log.as_ref().map_or_else(unset, ToString::to_string);
     let decision_log = settings.decision_log.as_ref().map_or_else(|| "unset".to_owned(), ToString::to_string);
     vec![
         ("host", settings.public.ip().to_string(), below.host.is_some()),
@@ -126,6 +145,32 @@ fn values(
         ("admin-host", settings.admin.ip().to_string(), below.admin_host.is_some()),
         ("admin-port", settings.admin.port().to_string(), below.admin_port.is_some()),
         ("admin-token-file", token_file, below.admin_token_file.is_some()),
+        ("admin-tls-cert", certificate(admin_tls), below.admin_tls_cert.is_some()),
+        ("admin-tls-key", key(admin_tls), below.admin_tls_key.is_some()),
+        (
+            "api-keys-file",
+            file(settings.api_keys.as_deref().map(ApiKeys::path)),
+            below.api_keys_file.is_some(),
+        ),
+        ("tls-cert", certificate(tls), below.tls_cert.is_some()),
+        ("tls-key", key(tls), below.tls_key.is_some()),
+        ("worker-ca", file(upstream.tls.ca()), below.worker_ca.is_some()),
+        ("worker-client-cert", certificate(client), below.worker_client_cert.is_some()),
+        ("worker-client-key", key(client), below.worker_client_key.is_some()),
+        ("worker-api-key-file", worker_key, below.worker_api_key_file.is_some()),
+        ("max-header-bytes", settings.max_header_bytes.to_string(), below.max_header_bytes.is_some()),
+        (
+            "max-concurrent-requests",
+            count(settings.max_concurrent_requests),
+            below.max_concurrent_requests.is_some(),
+        ),
+        ("max-connections", count(settings.max_connections), below.max_connections.is_some()),
+        (
+            "request-read-timeout",
+            settings.read_timeout.as_secs().to_string(),
+            below.request_read_timeout.is_some(),
+        ),
+        ("access-log", access_log, below.access_log.is_some()),
         ("max-body-bytes", settings.max_body_bytes.to_string(), below.max_body_bytes.is_some()),
         ("drain-timeout", settings.drain_timeout.as_secs().to_string(), below.drain_timeout.is_some()),
         (

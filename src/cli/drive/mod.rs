@@ -83,8 +83,8 @@ const OF_OUR_OWN: [&str; 9] = [
 
 fn frontend_url(text: &str) -> Result<Uri, String> {
     match text.parse::<Uri>() {
-        Ok(url) if url.scheme_str() == Some("http") && url.host().is_some() => Ok(url),
-        _ => Err("http://HOST:PORT is needed".to_owned()),
+        Ok(url) if matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some() => Ok(url),
+        _ => Err("http://HOST:PORT or https://HOST:PORT is needed".to_owned()),
     }
 }
 

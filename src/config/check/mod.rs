@@ -19,6 +19,7 @@ use super::{
         problems, row,
     },
     frontend::parse_tokenizer,
+    protection,
 };
 use crate::{
     fleet::RouterConfig,
@@ -198,11 +199,17 @@ fn check_listeners(file: ConfigFile, router: RouterConfig, document: &mut Docume
     let file = ConfigFile { worker: Vec::new(), ..file };
     if let Err(error) = FrontendArgs::default().plan(router, &[], Some(file)) {
         let place = match error {
-            ConfigError::OpenAdmin(_) => "frontend.admin_host",
-            ConfigError::Token { .. } => "frontend.admin_token_file",
-            _ => "frontend",
+            ConfigError::OpenAdmin(_) => "frontend.admin_host".to_owned(),
+            ConfigError::Token { .. } => "frontend.admin_token_file".to_owned(),
+            ConfigError::ApiKeys(_) => "frontend.api_keys_file".to_owned(),
+            ConfigError::WorkerKey { .. } => "frontend.worker_api_key_file".to_owned(),
+            ConfigError::HeaderBytes(_) => "frontend.max_header_bytes".to_owned(),
+            ConfigError::Certificate { flag, .. } | ConfigError::Half { given: flag, .. } => {
+                protection::place(flag)
+            }
+            _ => "frontend".to_owned(),
         };
-        document.add(Severity::Error, place, error.to_string());
+        document.add(Severity::Error, &place, error.to_string());
     }
 }
 
@@ -310,10 +317,10 @@ mod tests {
     fn workers_that_cannot_be_used_are_named() {
         expect(
             &format!(
-                "{TOKENIZER}[[worker]]\nurl = 'https://a:1'\nmodel = 'm'\n[[worker]]\nurl = 'http://b:1'\nmodel = 'm'\n\
+                "{TOKENIZER}[[worker]]\nurl = 'ftp://a:1'\nmodel = 'm'\n[[worker]]\nurl = 'http://b:1'\nmodel = 'm'\n\
                  [[worker]]\nurl = 'http://b:1'\nmodel = 'm'"
             ),
-            &[("4 error worker https://a:1: url", "not usable"), ("10 error worker http://b:1", "twice")],
+            &[("4 error worker ftp://a:1: url", "not usable"), ("10 error worker http://b:1", "twice")],
         );
     }
 

@@ -1,7 +1,6 @@
 //! The log of decisions: who was chosen for a request, from what, and what came of it.
 //!
-//! With `--decision-log` every request has a name, which its answer carries, and the decisions of those that are sampled are
-//! kept twice: the last of them in memory, for `GET /v1/route/decisions/ID`, and all of them in a file, for `kvroute simulate
+//! With `--decision-log` the decisions of sampled requests are kept twice, under the name that the answer carries: the last of them in memory, for `GET /v1/route/decisions/ID`, and all of them in a file, for `kvroute simulate
 //! --decisions`. A decision is copied on the thread that made it, after the admission; all else is the work of one thread, behind a
 //! bounded queue. What does not fit is counted and lost: routing never waits for a disk.
 //!

@@ -8,8 +8,7 @@ use std::{
     time::Duration,
 };
 
-use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 use parking_lot::Mutex;
 use tracing::info;
 use xxhash_rust::xxh3::xxh3_64;
@@ -25,7 +24,7 @@ use super::{
 use crate::{
     decisions::{Decision, Outcome, Question, Rule, Verdict},
     fleet::{Clock, Fingerprint, SetView},
-    frontend::{app::unix_ms, asking::Prompt},
+    frontend::{app::unix_ms, asking::Prompt, request_id},
     select::{Choice, Demand, Refusal, Row, Scratch, Selector},
 };
 
@@ -51,9 +50,6 @@ struct Known {
     rule: Arc<Rule>,
 }
 
-/// A request's name, where requests have one.
-pub(in crate::frontend) struct RequestName(Option<(Arc<str>, bool)>);
-
 /// A decision that was just made, in the words of whoever made it.
 pub(in crate::frontend) struct Moment<'a> {
     pub(in crate::frontend) set: &'a SetView,
@@ -67,11 +63,6 @@ pub(in crate::frontend) struct Moment<'a> {
     pub(in crate::frontend) clock: Clock,
     pub(in crate::frontend) now: Duration,
 }
-
-const NAME: HeaderName = HeaderName::from_static("x-request-id");
-
-/// The longest name of a client's that is taken over.
-const LONGEST_NAME: usize = 128;
 
 impl Recorder {
     /// Opens the log.
@@ -98,25 +89,10 @@ impl Recorder {
         self.0.as_ref()
     }
 
-    /// The name of a request: the one in its `x-request-id`, else one that is put there. None without a log.
-    pub(in crate::frontend) fn name(&self, headers: &mut HeaderMap) -> RequestName {
-        let Some(log) = &self.0 else { return RequestName(None) };
-        let given = headers.get(NAME).and_then(|value| value.to_str().ok());
-        let given = given.filter(|name| {
-            (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
-        });
-        let name: Arc<str> = match given {
-            Some(name) => name.into(),
-            None => format!("{:032x}", fastrand::u128(..)).into(),
-        };
-        // One that cannot be a name of ours passes on to the engine as it is.
-        if !headers.contains_key(NAME)
-            && let Ok(value) = HeaderValue::from_str(&name)
-        {
-            headers.insert(NAME, value);
-        }
-        let sampled = log.samples(&name);
-        RequestName(Some((name, sampled)))
+    /// The name of a request whose decisions are to be recorded; none without a log.
+    pub(in crate::frontend) fn recorded(&self, headers: &HeaderMap) -> Option<Arc<str>> {
+        let name = request_id::named(headers);
+        self.0.as_ref().filter(|log| log.samples(name)).map(|_| name.into())
     }
 
     /// Keeps a decision of the request `name`. The ticket of one that chose a worker says later what came of it.
@@ -227,28 +203,12 @@ impl Log {
     }
 }
 
-impl RequestName {
-    /// The name, if the request's decisions are to be recorded.
-    pub(in crate::frontend) fn recorded(&self) -> Option<Arc<str>> {
-        self.0.as_ref().filter(|(_, sampled)| *sampled).map(|(name, _)| Arc::clone(name))
-    }
-
-    /// Tells the client by what name its request is known.
-    pub(in crate::frontend) fn tell(&self, mut response: Response) -> Response {
-        if let Some((name, _)) = &self.0
-            && let Ok(value) = HeaderValue::from_str(name)
-        {
-            response.headers_mut().insert(NAME, value);
-        }
-        response
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tempfile::tempdir;
 
     use super::*;
+    use crate::frontend::request_id::RequestId;
 
     fn recorder(sample: f64) -> (Recorder, tempfile::TempDir) {
         let folder = tempdir().unwrap();
@@ -256,45 +216,19 @@ mod tests {
         (Recorder::open(&settings).unwrap(), folder)
     }
 
-    fn named(recorder: &Recorder, name: &'static str) -> (RequestName, HeaderMap) {
-        let mut headers = HeaderMap::from_iter([(NAME, HeaderValue::from_static(name))]);
-        (recorder.name(&mut headers), headers)
-    }
-
     #[test]
     fn a_share_of_the_requests_is_recorded_and_always_the_same_ones() {
         let (recorder, _folder) = recorder(0.25);
-        let names: Vec<_> = (0..4000).map(|_| recorder.name(&mut HeaderMap::new())).collect();
-        let recorded: Vec<_> = names.iter().filter_map(RequestName::recorded).collect();
+        let mut headers = vec![HeaderMap::new(); 4000];
+        for headers in &mut headers {
+            RequestId::put(headers);
+        }
+        let recorded: Vec<_> =
+            headers.iter().filter(|headers| recorder.recorded(headers).is_some()).collect();
         assert!((850..1150).contains(&recorded.len()), "{}", recorded.len());
-        for name in &recorded {
-            let mut headers = HeaderMap::from_iter([(NAME, HeaderValue::from_str(name).unwrap())]);
-            assert_eq!(recorder.name(&mut headers).recorded().as_deref(), Some(&**name));
+        for headers in recorded {
+            assert_eq!(recorder.recorded(headers).as_deref(), Some(request_id::named(headers)));
         }
-    }
-
-    #[test]
-    fn a_client_s_name_is_taken_over_where_it_is_one() {
-        let (recorder, _folder) = recorder(1.0);
-        assert_eq!(named(&recorder, "job/7:a").0.recorded().as_deref(), Some("job/7:a"));
-        for odd in ["", "two words", "\u{e9}"] {
-            let value = HeaderValue::from_str(odd).unwrap();
-            let mut headers = HeaderMap::from_iter([(NAME, value.clone())]);
-            let name = recorder.name(&mut headers).recorded().unwrap();
-            assert_eq!(name.len(), 32, "{odd:?}");
-            assert_eq!(headers[NAME], value, "what the client sent passes on");
-        }
-        let mut headers = HeaderMap::new();
-        let name = recorder.name(&mut headers);
-        assert_eq!(headers[NAME], name.recorded().as_deref().unwrap());
-        assert_eq!(name.tell(Response::default()).headers()[NAME], headers[NAME]);
-    }
-
-    #[test]
-    fn without_a_log_nothing_is_touched() {
-        let mut headers = HeaderMap::new();
-        let name = Recorder::default().name(&mut headers);
-        assert!(headers.is_empty() && name.recorded().is_none());
-        assert!(name.tell(Response::default()).headers().is_empty());
+        assert_eq!(Recorder::default().recorded(&headers[0]), None, "without a log");
     }
 }

@@ -1,0 +1,218 @@
+//! What a listener allows its connections, and how many there are.
+
+use std::{
+    fmt, io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http_body::{Body, Frame, SizeHint};
+use tokio_rustls::TlsAcceptor;
+
+use crate::metrics::Page;
+
+/// What a listener does with its connections.
+#[derive(Clone)]
+pub(super) struct Terms {
+    /// TLS, if it is spoken.
+    pub(super) tls: Option<TlsAcceptor>,
+    /// Beyond so many, connections wait to be accepted.
+    pub(super) most: usize,
+    /// For how long nothing may come where something has to: a handshake, the first request, the rest of a head, the next
+    /// request. `None` is for ever.
+    pub(super) patience: Option<Duration>,
+    /// Largest head that is read over HTTP/2. (Over HTTP/1.1 it is 400 KiB and 100 fields.)
+    pub(super) http2_header_bytes: u32,
+    pub(super) counts: Arc<Connections>,
+}
+
+/// The connections of one listener. Every access is Relaxed: statistics.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    open: AtomicI64,
+    accepted: AtomicU64,
+    failed: [AtomicU64; Failure::ALL.len()],
+}
+
+/// Why there was no TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Failure {
+    /// The client took too long.
+    Timeout,
+    /// What came is no TLS: plain HTTP, most likely.
+    NotTls,
+    /// The client does not like our certificate.
+    Rejected,
+    /// The two have no version or no cipher in common, or the client does not keep to the protocol.
+    Incompatible,
+    /// The client went away.
+    Broken,
+}
+
+impl Failure {
+    const ALL: [Self; 5] = [Self::Timeout, Self::NotTls, Self::Rejected, Self::Incompatible, Self::Broken];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::NotTls => "not_tls",
+            Self::Rejected => "rejected",
+            Self::Incompatible => "incompatible",
+            Self::Broken => "broken",
+        }
+    }
+
+    /// What a handshake ended with.
+    pub(super) fn of(error: &io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(rustls::Error::InvalidMessage(_)) => Self::NotTls,
+            Some(rustls::Error::AlertReceived(_)) => Self::Rejected,
+            Some(_) => Self::Incompatible,
+            None => Self::Broken,
+        }
+    }
+}
+
+/// An open connection, until it is dropped.
+pub(super) struct Open(Arc<Connections>);
+
+impl Connections {
+    pub(super) fn open(self: &Arc<Self>) -> Open {
+        self.accepted.fetch_add(1, Relaxed);
+        self.open.fetch_add(1, Relaxed);
+        Open(Arc::clone(self))
+    }
+
+    pub(super) fn failed(&self, failure: Failure) {
+        self.failed[failure as usize].fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Writes the numbers of all listeners, by their names.
+pub(super) fn write(listeners: &[(&str, &Connections)], page: &mut Page<'_>) -> fmt::Result {
+    let labels: Vec<_> = listeners.iter().map(|(name, _)| [("listener", *name)]).collect();
+    let rows = || labels.iter().map(|labels| &labels[..]).zip(listeners);
+    page.gauges(
+        "connections",
+        "Open connections",
+        rows().map(|(labels, (_, of))| (labels, of.open.load(Relaxed))),
+    )?;
+    page.counters(
+        "connections_accepted",
+        "Connections accepted",
+        rows().map(|(labels, (_, of))| (labels, of.accepted.load(Relaxed))),
+    )?;
+    let failed: Vec<_> = listeners
+        .iter()
+        .flat_map(|(name, of)| {
+            Failure::ALL.into_iter().zip(&of.failed).map(|(failure, count)| {
+                ([("listener", *name), ("reason", failure.name())], count.load(Relaxed))
+            })
+        })
+        .collect();
+    page.counters(
+        "tls_handshakes_failed",
+        "TLS handshakes with clients that failed",
+        failed.iter().map(|(labels, count)| (&labels[..], *count)),
+    )
+}
+
+/// What is going on on one connection. Every access is Relaxed: it is all read by one task, and late is early enough.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    /// Requests whose answers are not over.
+    open: AtomicU64,
+    /// How many began or ended.
+    changes: AtomicU64,
+}
+
+/// A request that is being answered, until it is dropped.
+pub(super) struct Answering(Arc<Activity>);
+
+impl Activity {
+    pub(super) fn begin(self: &Arc<Self>) -> Answering {
+        self.open.fetch_add(1, Relaxed);
+        self.changes.fetch_add(1, Relaxed);
+        Answering(Arc::clone(self))
+    }
+
+    /// Returns once no request was open, began or ended for `patience`; it may take twice as long to notice.
+    pub(super) async fn ceases(&self, patience: Option<Duration>) {
+        let Some(patience) = patience else { return std::future::pending().await };
+        let mut before = self.changes.load(Relaxed);
+        loop {
+            tokio::time::sleep(patience).await;
+            let now = self.changes.load(Relaxed);
+            if now == before && self.open.load(Relaxed) == 0 {
+                return;
+            }
+            before = now;
+        }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.changes.fetch_add(1, Relaxed);
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// An answer's body that says when it is over.
+pub(super) struct Answer<B> {
+    pub(super) body: B,
+    pub(super) _answering: Answering,
+}
+
+impl<B: Body + Unpin> Body for Answer<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_rests_only_when_nothing_is_open_and_nothing_was_lately() {
+        let patience = Duration::from_millis(40);
+        let activity = Arc::new(Activity::default());
+        let request = activity.begin();
+        let ceases = activity.ceases(Some(patience));
+        tokio::pin!(ceases);
+        assert!(tokio::time::timeout(5 * patience, &mut ceases).await.is_err(), "a request is open");
+        let ended = Instant::now();
+        drop(request);
+        ceases.await;
+        assert!(ended.elapsed() >= patience, "{:?}", ended.elapsed());
+        assert!(tokio::time::timeout(patience, activity.ceases(None)).await.is_err());
+    }
+}

@@ -1,0 +1,254 @@
+//! Files that are read again when they change: keys and certificates.
+//!
+//! Files are looked at once a second, and read again once two looks in a row saw the same change: whoever replaces a
+//! certificate and its key does so one after the other. What cannot be used changes nothing but a gauge, and is said once.
+
+use std::{
+    fmt, fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tracing::{error, info};
+
+use super::settings::FrontendSettings;
+use crate::{metrics::Page, tls::Identity};
+
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What is in a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    ApiKeys,
+    Certificate,
+    AdminCertificate,
+    WorkerClientCertificate,
+}
+
+impl Kind {
+    const ALL: [Self; 4] =
+        [Self::ApiKeys, Self::Certificate, Self::AdminCertificate, Self::WorkerClientCertificate];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ApiKeys => "api_keys",
+            Self::Certificate => "tls_cert",
+            Self::AdminCertificate => "admin_tls_cert",
+            Self::WorkerClientCertificate => "worker_client_cert",
+        }
+    }
+}
+
+/// The files of a frontend that are read again.
+#[derive(Default)]
+pub(super) struct Files(Vec<Watched>);
+
+/// Files that are read together.
+struct Watched {
+    kind: Kind,
+    paths: Vec<PathBuf>,
+    reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    seen: Mutex<Seen>,
+    /// Relaxed: statistics.
+    reloaded: AtomicU64,
+    failed: AtomicU64,
+    failing: AtomicBool,
+}
+
+/// How files stood.
+struct Seen {
+    /// When they were last read.
+    read: Stamps,
+    /// When they were last looked at.
+    last: Stamps,
+}
+
+type Stamps = Vec<Option<Stamp>>;
+
+/// What changes with a file: what lies there, when it was written, and how long it is.
+type Stamp = (u64, u64, i64, i64, u64);
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let of = fs::metadata(path).ok()?;
+    Some((of.dev(), of.ino(), of.mtime(), of.mtime_nsec(), of.size()))
+}
+
+impl Files {
+    pub(super) fn of(settings: &FrontendSettings) -> Self {
+        let mut files = Self::default();
+        if let Some(keys) = settings.api_keys.clone() {
+            files.add(Kind::ApiKeys, vec![keys.path().to_owned()], move || {
+                keys.reload().map_err(|error| error.to_string())
+            });
+        }
+        for (kind, identity) in [
+            (Kind::Certificate, settings.tls.as_ref()),
+            (Kind::AdminCertificate, settings.admin_tls.as_ref()),
+            (Kind::WorkerClientCertificate, settings.upstream.tls.identity()),
+        ] {
+            let Some(identity) = identity.map(Arc::<Identity>::clone) else { continue };
+            let paths = vec![identity.certificate().to_owned(), identity.key().to_owned()];
+            files.add(kind, paths, move || identity.reload().map_err(|error| error.to_string()));
+        }
+        files
+    }
+
+    fn add(
+        &mut self,
+        kind: Kind,
+        paths: Vec<PathBuf>,
+        reload: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        // What was changed since the start read it is seen at the first look.
+        let now: Stamps = paths.iter().map(|path| stamp(path)).collect();
+        self.0.push(Watched {
+            kind,
+            paths,
+            reload: Box::new(reload),
+            seen: Mutex::new(Seen { read: now.clone(), last: now }),
+            reloaded: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            failing: AtomicBool::new(false),
+        });
+    }
+
+    /// Looks at all files now and then, for as long as it is polled.
+    pub(super) async fn watch(self: Arc<Self>) {
+        if self.0.is_empty() {
+            return;
+        }
+        let mut ticks = tokio::time::interval(LOOK);
+        loop {
+            ticks.tick().await;
+            let files = Arc::clone(&self);
+            let _ = tokio::task::spawn_blocking(move || files.look()).await;
+        }
+    }
+
+    /// Reads again what has changed, and has not changed further since the last look.
+    fn look(&self) {
+        for watched in &self.0 {
+            let now = watched.stamps();
+            let settled = {
+                let mut seen = watched.seen.lock();
+                let settled = now != seen.read && now == seen.last;
+                seen.last.clone_from(&now);
+                settled
+            };
+            if settled {
+                watched.read(now);
+            }
+        }
+    }
+
+    /// Reads all files again, changed or not.
+    pub(super) fn reload(&self) {
+        for watched in &self.0 {
+            watched.read(watched.stamps());
+        }
+    }
+
+    /// Writes how reading went; all are 0 for files that there are none of.
+    pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        let of = |kind| self.0.iter().find(|watched| watched.kind == kind);
+        let count =
+            |kind, count: fn(&Watched) -> &AtomicU64| of(kind).map_or(0, |of| count(of).load(Relaxed));
+        let rows = Kind::ALL.into_iter().flat_map(|kind| {
+            [("ok", count(kind, |of| &of.reloaded)), ("failed", count(kind, |of| &of.failed))]
+                .map(|(result, count)| ([("file", kind.name()), ("result", result)], count))
+        });
+        let rows: Vec<_> = rows.collect();
+        let rows = rows.iter().map(|(labels, count)| (&labels[..], *count));
+        page.counters("file_reloads", "Times that files of keys and certificates were read again", rows)?;
+        let failing = Kind::ALL.into_iter().map(|kind| {
+            let failing = of(kind).is_some_and(|of| of.failing.load(Relaxed));
+            ([("file", kind.name())], i64::from(failing))
+        });
+        let failing: Vec<_> = failing.collect();
+        page.gauges(
+            "file_reload_failing",
+            "1 while a file cannot be used and what was read of it before counts on",
+            failing.iter().map(|(labels, failing)| (&labels[..], *failing)),
+        )
+    }
+}
+
+impl Watched {
+    fn stamps(&self) -> Stamps {
+        self.paths.iter().map(|path| stamp(path)).collect()
+    }
+
+    /// Reads the files, which stood so before.
+    fn read(&self, before: Stamps) {
+        self.seen.lock().read = before;
+        let file = self.kind.name();
+        match (self.reload)() {
+            Ok(()) => {
+                self.reloaded.fetch_add(1, Relaxed);
+                self.failing.store(false, Relaxed);
+                info!(file, "read again");
+            }
+            Err(problem) => {
+                self.failed.fetch_add(1, Relaxed);
+                self.failing.store(true, Relaxed);
+                error!(file, problem, "cannot be used: what was read before counts on");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+
+    fn counts(files: &Files) -> (u64, u64, bool) {
+        let watched = &files.0[0];
+        (watched.reloaded.load(Relaxed), watched.failed.load(Relaxed), watched.failing.load(Relaxed))
+    }
+
+    #[test]
+    fn a_change_is_read_once_it_has_settled_and_a_bad_file_only_once() {
+        let folder = tempdir().unwrap();
+        let paths = ["a", "b"].map(|name| folder.path().join(name));
+        fs::write(&paths[0], "1").unwrap();
+        fs::write(&paths[1], "1").unwrap();
+        let mut files = Files::default();
+        let read = paths.clone();
+        files.add(Kind::Certificate, paths.to_vec(), move || {
+            let [a, b] = read.each_ref().map(|path| fs::read_to_string(path).unwrap_or_default());
+            if a == b { Ok(()) } else { Err("they do not fit".to_owned()) }
+        });
+        files.look();
+        assert_eq!(counts(&files), (0, 0, false));
+
+        fs::write(&paths[0], "22").unwrap();
+        files.look();
+        fs::write(&paths[1], "22").unwrap();
+        files.look();
+        assert_eq!(counts(&files), (0, 0, false), "half of a change is not read");
+        files.look();
+        assert_eq!(counts(&files), (1, 0, false));
+        files.look();
+        assert_eq!(counts(&files), (1, 0, false));
+
+        fs::remove_file(&paths[1]).unwrap();
+        (0..4).for_each(|_| files.look());
+        assert_eq!(counts(&files), (1, 1, true));
+        // Another file in its place, as long and as old as may be.
+        fs::write(folder.path().join("c"), "22").unwrap();
+        fs::rename(folder.path().join("c"), &paths[1]).unwrap();
+        (0..4).for_each(|_| files.look());
+        assert_eq!(counts(&files), (2, 1, false));
+        files.reload();
+        assert_eq!(counts(&files), (3, 1, false));
+    }
+}

@@ -1,0 +1,159 @@
+//! New connections to workers, over TCP alone or with TLS on top.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::Uri;
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection, HttpConnector},
+    rt::TokioIo,
+};
+use rustls::pki_types::ServerName;
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tower_service::Service;
+
+use crate::tls::ClientTls;
+
+/// Connects to `http` and `https` URLs.
+#[derive(Clone)]
+pub(super) struct Connector {
+    tcp: HttpConnector,
+    tls: ClientTls,
+    /// For the handshake alone.
+    patience: Option<Duration>,
+}
+
+/// There is a connection, and no secure one over it.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(super) struct HandshakeError(io::Error);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl Connector {
+    pub(super) fn new(mut tcp: HttpConnector, tls: ClientTls, patience: Option<Duration>) -> Self {
+        tcp.enforce_http(false);
+        Self { tcp, tls, patience }
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Link>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<TokioIo<Link>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.tcp.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let secure = uri.scheme_str() == Some("https");
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let connecting = self.tcp.call(uri);
+        let (tls, patience) = (self.tls.clone(), self.patience);
+        Box::pin(async move {
+            let tcp = connecting.await?.into_inner();
+            if !secure {
+                return Ok(TokioIo::new(Link::Plain(tcp)));
+            }
+            let shaking = handshake(tcp, host, &tls);
+            let shaken = match patience {
+                None => shaking.await?,
+                // Told apart by its kind, as a connection that takes too long is.
+                Some(patience) => time::timeout(patience, shaking)
+                    .await
+                    .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no end of the TLS handshake"))??,
+            };
+            Ok(TokioIo::new(Link::Secure(Box::new(shaken))))
+        })
+    }
+}
+
+async fn handshake(
+    tcp: TcpStream,
+    host: String,
+    tls: &ClientTls,
+) -> Result<TlsStream<TcpStream>, HandshakeError> {
+    let failed = |problem: &str| HandshakeError(io::Error::other(problem));
+    let name =
+        ServerName::try_from(host).map_err(|_| failed("no certificate can be for such a host name"))?;
+    let config = tls.config().ok_or_else(|| failed("TLS cannot be set up"))?;
+    TlsConnector::from(Arc::clone(&config)).connect(name, tcp).await.map_err(HandshakeError)
+}
+
+/// A connection to a worker.
+pub(super) enum Link {
+    Plain(TcpStream),
+    /// Boxed, for its size.
+    Secure(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection for Link {
+    fn connected(&self) -> Connected {
+        match self {
+            Self::Plain(tcp) => tcp.connected(),
+            Self::Secure(tls) => tls.get_ref().0.connected(),
+        }
+    }
+}
+
+impl AsyncRead for Link {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, into),
+            Self::Secure(tls) => Pin::new(tls).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Link {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, from),
+            Self::Secure(tls) => Pin::new(tls).poll_write(cx, from),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Secure(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Secure(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, from),
+            Self::Secure(tls) => Pin::new(tls).poll_write_vectored(cx, from),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(tcp) => tcp.is_write_vectored(),
+            Self::Secure(tls) => tls.is_write_vectored(),
+        }
+    }
+}
