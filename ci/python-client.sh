@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# OpenAI's own Python client against the frontend: tests/openai_client.rs with a Python that has the package.
+# OpenAI's own Python client against the frontend, in the clear and over TLS with an API key: tests/openai_client.rs with a
+# Python that has the package.
 # Skipped, and said so, where there is no Python or the package cannot be had.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -11,16 +11,26 @@
     reason = "a failed expectation is how a test reports, and the interpreter is the developer's to choose"
 )]
 
+mod authority;
 mod rig;
 
 use std::{
+    fs,
     io::{self, Write as _},
     process::Command,
+    sync::Arc,
 };
 
-use kvroute::select::Mode;
+use kvroute::{
+    config::FrontendPlan,
+    frontend::{ApiKeys, FrontendSettings},
+    select::Mode,
+};
 
-use crate::rig::{MODEL, Rig};
+use crate::{
+    authority::Authority,
+    rig::{MODEL, Rig, engine_settings, plan, pools::Pools},
+};
 
 const CHECKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/openai_stream.py");
 
@@ -39,8 +49,8 @@ fn python() -> Result<String, String> {
     Err(problem)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_openai_package_is_served_as_by_openai() {
+/// Runs the checks with these arguments, where they can be run.
+async fn run(rig: &Rig, arguments: Vec<String>) {
     let python = match python() {
         Ok(python) => python,
         Err(problem) => {
@@ -49,12 +59,39 @@ async fn the_openai_package_is_served_as_by_openai() {
             return;
         }
     };
-    let rig = Rig::start(Mode::Kv, 2).await;
-    let url = format!("{}/v1", rig.public());
-    let checks = move || Command::new(python).args([CHECKS, &url, MODEL]).output().unwrap();
+    let checks = move || Command::new(python).arg(CHECKS).args(arguments).output().unwrap();
     let output = tokio::task::spawn_blocking(checks).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     println!("{text}");
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     rig.wait_for_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_package_is_served_as_by_openai() {
+    let rig = Rig::start(Mode::Kv, 2).await;
+    run(&rig, vec![format!("{}/v1", rig.public()), MODEL.to_owned()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_package_is_served_over_tls_with_an_api_key() {
+    const KEY: &str = "sk-3f9c2b7a41d84e55";
+    let authority = Authority::new();
+    let keys = authority.path("keys");
+    fs::write(&keys, format!("# clients\n{KEY} python\n")).unwrap();
+    let (tls, api_keys) = (authority.identity("front"), ApiKeys::open(&keys).unwrap());
+    let guarded = |settings: FrontendSettings| FrontendSettings {
+        tls: Some(tls),
+        api_keys: Some(Arc::new(api_keys)),
+        ..settings
+    };
+    let pools = Pools::of(vec![engine_settings(); 2]).await;
+    let rig = pools.behind_plan(|workers| {
+        let plan = plan(Mode::Kv, workers);
+        FrontendPlan { settings: guarded(plan.settings), ..plan }
+    });
+    let rig = rig.await;
+    let url = format!("https://localhost:{}/v1", rig.frontend.public_addr().port());
+    let ca = authority.ca().display().to_string();
+    run(&rig, vec![url, MODEL.to_owned(), KEY.to_owned(), ca]).await;
 }

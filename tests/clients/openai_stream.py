@@ -1,20 +1,27 @@
 """The `openai` package against a running kvroute: what its users do, and what they rely on.
 
-Usage: python openai_stream.py BASE_URL MODEL
+Usage: python openai_stream.py BASE_URL MODEL [KEY CA_FILE]
 
-BASE_URL ends in /v1. Prints a line for each check and exits with 1 if one fails. Written against openai 3.57.0.
+BASE_URL ends in /v1. With KEY and CA_FILE the server speaks TLS, with a certificate of that authority, and wants that key. Prints a line for each check and exits with 1 if one fails. Written against openai 3.57.0.
 """
 
+import ssl
 import sys
 import traceback
 
 import openai
 
 CHECKS = []
+CHECKS_OF_A_GUARDED_SERVER = []
 
 
 def check(function):
     CHECKS.append(function)
+    return function
+
+
+def check_if_guarded(function):
+    CHECKS_OF_A_GUARDED_SERVER.append(function)
     return function
 
 
@@ -24,9 +31,16 @@ def expect(condition, *what):
 
 
 class Client:
-    def __init__(self, base_url, model):
-        self.openai = openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=60)
+    def __init__(self, base_url, model, key=None, ca_file=None):
+        self.base_url, self.key, self.ca_file = base_url, key, ca_file
+        self.openai = self.connect(key or "none")
         self.model = model
+
+    def connect(self, key):
+        """A client that shows `key`."""
+        verify = ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
+        http = openai.DefaultHttpxClient(verify=verify)
+        return openai.OpenAI(base_url=self.base_url, api_key=key, http_client=http, max_retries=0, timeout=60)
 
     def chat(self, text, **more):
         messages = [{"role": "system", "content": "Answer in a few words. " * 8}, {"role": "user", "content": text}]
@@ -134,13 +148,46 @@ def a_stream_that_is_left_early_does_not_hang(client):
     expect(client.chat("Still there?").choices, "no answer after an abandoned stream")
 
 
+@check
+def a_request_has_a_name(client):
+    headers = {"x-request-id": "job/7"}
+    answer = client.openai.chat.completions.with_raw_response.create(
+        model=client.model, messages=[{"role": "user", "content": "Who?"}], max_tokens=1, extra_headers=headers
+    )
+    expect(answer.headers["x-request-id"] == "job/7", answer.headers)
+    expect(answer.parse()._request_id == "job/7", answer)
+
+
+@check_if_guarded
+def only_the_key_lets_in(client):
+    for key in ["none", client.key[:-1], client.key + "x"]:
+        try:
+            client.connect(key).models.list()
+        except openai.AuthenticationError as error:
+            expect(error.status_code == 401 and error.code == "invalid_api_key", error)
+            expect(client.key not in str(error), error)
+            continue
+        raise AssertionError("let in")
+
+
+@check_if_guarded
+def only_the_authority_s_certificate_is_trusted(client):
+    http = openai.DefaultHttpxClient()
+    stranger = openai.OpenAI(base_url=client.base_url, api_key=client.key, http_client=http, max_retries=0)
+    try:
+        stranger.models.list()
+    except openai.APIConnectionError:
+        return
+    raise AssertionError("trusted without the authority")
+
+
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 5):
         sys.exit(__doc__)
     client = Client(*sys.argv[1:])
     print(f"openai {openai.__version__}")
     failed = 0
-    for function in CHECKS:
+    for function in CHECKS + (CHECKS_OF_A_GUARDED_SERVER if client.key else []):
         name = function.__name__.replace("_", " ")
         try:
             function(client)
