@@ -106,9 +106,8 @@ impl Files {
         paths: Vec<PathBuf>,
         reload: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) {
-        // What was changed since the start read it is seen at the first look.
         let now: Stamps = paths.iter().map(|path| stamp(path)).collect();
-        self.0.push(Watched {
+        let watched = Watched {
             kind,
             paths,
             reload: Box::new(reload),
@@ -116,7 +115,10 @@ impl Files {
             reloaded: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             failing: AtomicBool::new(false),
-        });
+        };
+        // The configuration read them a while ago: what changed between that and the look above would go unnoticed.
+        watched.note((watched.reload)().err());
+        self.0.push(watched);
     }
 
     /// Looks at all files now and then, for as long as it is polled.
@@ -188,18 +190,20 @@ impl Watched {
     /// Reads the files, which stood so before.
     fn read(&self, before: Stamps) {
         self.seen.lock().read = before;
-        let file = self.kind.name();
-        match (self.reload)() {
-            Ok(()) => {
-                self.reloaded.fetch_add(1, Relaxed);
-                self.failing.store(false, Relaxed);
-                info!(file, "read again");
-            }
-            Err(problem) => {
-                self.failed.fetch_add(1, Relaxed);
-                self.failing.store(true, Relaxed);
-                error!(file, problem, "cannot be used: what was read before counts on");
-            }
+        let problem = (self.reload)().err();
+        if problem.is_none() {
+            self.reloaded.fetch_add(1, Relaxed);
+            info!(file = self.kind.name(), "read again");
+        }
+        self.note(problem);
+    }
+
+    /// Says why the files cannot be used, or that they can.
+    fn note(&self, problem: Option<String>) {
+        self.failing.store(problem.is_some(), Relaxed);
+        if let Some(problem) = problem {
+            self.failed.fetch_add(1, Relaxed);
+            error!(file = self.kind.name(), problem, "cannot be used: what was read before counts on");
         }
     }
 }

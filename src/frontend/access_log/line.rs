@@ -185,7 +185,7 @@ impl Drop for Line {
 }
 
 impl Facts {
-    /// What was asked for, in how many bytes. A model's name is taken from whoever serves it, never as a client wrote it.
+    /// For which model, which somebody serves: what a client writes in its place may be anything.
     pub(in crate::frontend) fn asked(&self, model: &str) {
         self.0.lock().model = Some(model.chars().take(LONGEST).collect());
     }
