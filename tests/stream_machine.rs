@@ -772,6 +772,20 @@ fn without_a_replay_endpoint_what_is_not_taken_is_lost_at_once() {
 }
 
 #[test]
+fn without_a_replay_endpoint_what_a_new_engine_says_during_an_overload_is_lost_too() {
+    unreplayable(&[
+        ("connected", ""),
+        ("live 0", "apply a0, live"),
+        ("live 1", "apply a1"),
+        ("refused 1", "gap, clear, incomplete"),
+        ("live b0", "restart"),
+        ("live b1", ""),
+        ("room", "incomplete"),
+        ("live b2", "gap, apply b2"),
+    ]);
+}
+
+#[test]
 fn overloads_end_no_sooner_after_one_another_than_they_may() {
     let mut machine = StreamMachine::<Vec<u8>>::new(settings(), true);
     let second = Duration::from_secs;

@@ -288,6 +288,9 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             meaning = self.cursor.live(sequence);
         }
         if self.room_at.is_some() {
+            if !self.can_replay {
+                self.lose_before(sequence.saturating_add(1));
+            }
             self.publish();
             return;
         }
