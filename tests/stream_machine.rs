@@ -363,6 +363,28 @@ fn an_unreadable_batch_clears() {
 }
 
 #[test]
+fn an_unreadable_batch_clears_before_those_behind_it_are_applied() {
+    let mut machine = StreamMachine::<Vec<u8>>::new(settings(), true);
+    let payload = |sequence: u64| format!("a{sequence}").into_bytes();
+    machine.connected(Duration::ZERO);
+    for sequence in [1, 2] {
+        machine.live(Duration::ZERO, sequence, payload(sequence));
+    }
+    while machine.next_output().is_some() {}
+    machine.replayed(Duration::ZERO, 0, payload(0));
+    let mut did = Vec::new();
+    while let Some(output) = machine.next_output() {
+        did.push(say(&output));
+        match output {
+            Output::Apply { sequence: 0, .. } => machine.unreadable(0),
+            Output::Apply { sequence: 2, .. } => machine.emptied(2),
+            _ => {}
+        }
+    }
+    assert_eq!(did.join(", "), "apply a0, clear, apply a1, apply a2, incomplete, live");
+}
+
+#[test]
 fn an_engine_that_counts_from_zero_again_is_a_new_one() {
     replayable(&[
         ("connected", "heal from 0, replaying"),

@@ -393,7 +393,10 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
 
     /// The batch with this number could not be read, so whatever it took away may still be in the index.
     pub fn unreadable(&mut self, sequence: u64) {
-        self.outputs.push_back(Output::Clear);
+        // Before the batches that are still among the outputs: what they say is known, and what is in the index must go at once.
+        // States that were decided on without this are over.
+        self.outputs.retain(|output| !matches!(output, Output::State(_)));
+        self.outputs.push_front(Output::Clear);
         self.restate = true;
         self.lost_before = Some(sequence.saturating_add(1));
         self.publish();
