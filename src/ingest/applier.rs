@@ -18,11 +18,12 @@ use super::{
     lane::{Lane, Turn},
     retold,
     settings::IngestSettings,
+    sink::Sink,
     source::{Contexts, SourceError},
 };
 use crate::{
     event::Event,
-    fleet::{ExpectedLimits, StreamState, StreamStatus},
+    fleet::{Expectations, ExpectedLimits, StreamState, StreamStatus},
     index::{Applied, IndexWriter},
     slot::Slot,
 };
@@ -65,18 +66,38 @@ impl Ingestor {
         settings: IngestSettings,
         budget: Arc<Budget>,
     ) -> io::Result<Self> {
+        let (ingestor, appliers) = Self::with_appliers(writers, settings, budget);
+        for (shard, (applier, inbox)) in appliers.into_iter().enumerate() {
+            thread::Builder::new().name(format!("kv-apply-{shard}")).spawn(move || applier.run(&inbox))?;
+        }
+        Ok(ingestor)
+    }
+
+    /// An ingestor whose appliers, one a writer, do nothing but what they are told: for whoever has an order of things, and a
+    /// time, of their own. Ranks are given to it by [`Ingestor::sink`], and it keeps to no memory limit.
+    #[must_use]
+    pub fn by_hand(writers: Vec<IndexWriter>, settings: IngestSettings) -> (Self, Vec<HandApplier>) {
+        let budget = Arc::new(Budget::new(&IngestSettings { memory_limit: None, ..settings }));
+        let (ingestor, appliers) = Self::with_appliers(writers, settings, budget);
+        (ingestor, appliers.into_iter().map(|(applier, turns)| HandApplier { applier, turns }).collect())
+    }
+
+    fn with_appliers(
+        writers: Vec<IndexWriter>,
+        settings: IngestSettings,
+        budget: Arc<Budget>,
+    ) -> (Self, Vec<(Applier, Receiver<Turn>)>) {
         let counters = Arc::new(Counters::default());
-        let mut appliers = Vec::with_capacity(writers.len());
-        for (shard, writer) in writers.into_iter().enumerate() {
-            // A turn for each rank at most.
-            let (turns, inbox) = unbounded();
+        // A turn for each rank at most.
+        let (turns, inboxes): (Vec<_>, Vec<_>) = writers.iter().map(|_| unbounded()).unzip();
+        let applier = |writer| {
             let mut applier = Applier::new(writer, Arc::clone(&counters), Arc::clone(&budget));
             applier.before_batch = settings.before_batch;
-            thread::Builder::new().name(format!("kv-apply-{shard}")).spawn(move || applier.run(&inbox))?;
-            appliers.push(turns);
-        }
+            applier
+        };
+        let appliers = writers.into_iter().map(applier).zip(inboxes).collect();
         let (lanes, contexts) = (Mutex::default(), Contexts::new());
-        Ok(Self { appliers, lanes, contexts, settings, budget, counters })
+        (Self { appliers: turns, lanes, contexts, settings, budget, counters }, appliers)
     }
 
     /// Opens a rank's event stream, whose `status` is unproven from here on. Dropping the stream ends it; call [`Ingestor::retire`] after that.
@@ -85,14 +106,10 @@ impl Ingestor {
     /// See [`Stream::open`].
     pub fn open(&self, source: Source, status: Arc<StreamStatus>) -> Result<Stream, SourceError> {
         let Some(lane) = self.lane(source.slot) else { return Err(SourceError::NoWriter) };
-        if let Some(room) = source.room {
-            lane.put(Job::Expect(source.slot, room));
-        }
         let (slot, worker, rank) = (source.slot, source.worker, source.rank);
         let feed = source.feed.clone();
         let gate = Gate::new(status);
-        gate.withdraw();
-        let sink = IndexSink::new(source, Arc::clone(&gate), lane.clone(), Arc::clone(&self.counters));
+        let sink = self.sink_of(source, &gate, &lane);
         let stream = Stream::open(&self.contexts, &feed, sink)?;
         let rebuild = stream
             .rebuild()
@@ -102,10 +119,32 @@ impl Ingestor {
         Ok(stream)
     }
 
+    /// Where a rank's batches and states go, for whoever drives its [`StreamMachine`](super::StreamMachine) by themselves: `status` is
+    /// unproven from here on. `None` if there is no index to write to. Drop it before [`Ingestor::retire`].
+    pub fn sink(&self, source: Source, status: Arc<StreamStatus>) -> Option<impl Sink + use<>> {
+        let (slot, lane) = (source.slot, self.lane(source.slot)?);
+        let sink = self.sink_of(source, &Gate::new(status), &lane);
+        self.lanes.lock().insert(slot, lane);
+        Some(sink)
+    }
+
+    fn sink_of(&self, source: Source, gate: &Arc<Gate>, lane: &Lane) -> IndexSink {
+        if let Some(room) = source.room {
+            lane.put(Job::Expect(source.slot, room));
+        }
+        gate.withdraw();
+        IndexSink::new(source, Arc::clone(gate), lane.clone(), Arc::clone(&self.counters))
+    }
+
     /// Expects what is told to be sent to a rank to be cached there, and writes that to the index as what `slot` holds, until
     /// that is retired. Slots that are given out one after the other may be in different shards; then what the stream of `rank`
     /// says of its cache is not heard there.
-    pub(super) fn expect(&self, rank: Slot, slot: Slot, limits: ExpectedLimits) -> Option<Notices> {
+    pub fn expect(
+        &self,
+        rank: Slot,
+        slot: Slot,
+        limits: ExpectedLimits,
+    ) -> Option<impl Expectations + use<>> {
         let is_beside = self.shard(rank) == self.shard(slot);
         let mut lanes = self.lanes.lock();
         // In one queue with what the rank's stream says, so that what it empties stays empty.
@@ -157,6 +196,26 @@ impl Ingestor {
     fn lane(&self, slot: Slot) -> Option<Lane> {
         let turns = self.appliers.get(self.shard(slot))?;
         Some(Lane::new(turns.clone(), &self.settings))
+    }
+}
+
+/// An applier of an [`Ingestor::by_hand`].
+pub struct HandApplier {
+    applier: Applier,
+    turns: Receiver<Turn>,
+}
+
+impl HandApplier {
+    /// Does the next thing of the rank whose turn it is, or, where none waits, a part of what clears and growth left to do; whether
+    /// there was either.
+    pub fn step(&mut self) -> bool {
+        match self.turns.try_recv() {
+            Ok(turn) => {
+                self.applier.take(turn);
+                true
+            }
+            Err(_) => self.applier.writer.tidy(),
+        }
     }
 }
 
@@ -231,12 +290,16 @@ impl Applier {
                 Err(TryRecvError::Disconnected) => break,
             };
             untidy = true;
-            if let Some(job) = turn.take() {
-                self.work(job);
-            }
-            self.note_memory();
+            self.take(turn);
         }
         self.budget.note(&mut self.noted, 0);
+    }
+
+    fn take(&mut self, turn: Turn) {
+        if let Some(job) = turn.take() {
+            self.work(job);
+        }
+        self.note_memory();
     }
 
     fn note_memory(&mut self) {

@@ -11,6 +11,9 @@
 //! engine is still the same. It does no I/O. [`Stream`] is the thread that moves bytes for it, and hands batches to a
 //! [`Sink`]; [`Ingestor`] owns the index's writers and opens streams into them.
 //!
+//! Whoever has an order of things of their own, as a simulation has, goes without sockets and threads: a [`StreamMachine`] a rank, the
+//! [`Sink`] that [`Ingestor::sink`] makes for it, and a [`HandApplier`] that does one thing whenever it is told to.
+//!
 //! # When the router is slower than the engines
 //!
 //! Nothing queues without bound, nothing is dropped unseen, and engines are never slowed. Each rank has a share of its
@@ -54,7 +57,7 @@ mod sink;
 mod source;
 mod stream;
 
-pub use applier::Ingestor;
+pub use applier::{HandApplier, Ingestor};
 pub use budget::IndexMemory;
 pub use counters::{BlockTotals, Counters, IngestTotals};
 pub use cursor::{Cursor, Observation};
