@@ -71,6 +71,14 @@ impl<const PLANES: usize> Arena<PLANES> {
         unsafe { &*self.words(plane, index) }
     }
 
+    /// The words from `index` on in `plane`, `count` of them if the chunk does not end before.
+    #[inline(always)]
+    pub(in crate::index) fn cells(&self, plane: usize, index: u32, count: u32) -> &[AtomicU64] {
+        let count = count.min(CHUNK - (index & (CHUNK - 1)));
+        // SAFETY: as in `word`; they lie in one chunk.
+        unsafe { std::slice::from_raw_parts(self.words(plane, index), count as usize) }
+    }
+
     /// `count` consecutive words as the writer sees them.
     ///
     /// # Safety

@@ -2,18 +2,18 @@
 //!
 //! Extendible hashing in segments, so that growth moves a few thousand entries at a time. A bucket is one cache line
 //! of nine entries, without their names: those lie with the blocks, and an entry that looks right is verified there.
-//! Sixteen bits of each hash are kept, so that hardly any looks right and is not; eight of them also tell which half of a
-//! split an entry goes to, so that most splits read no name.
-
-use std::cell::Cell;
+//! Sixteen bits of each hash are kept, so that hardly any looks right and is not. They are the bits that splits ask for, so
+//! that a split reads no name but those of entries that lie behind their home bucket.
 
 use super::prefetch;
 
 const BUCKETS: usize = 256;
 const WAYS: usize = 9;
 /// Entries at which a segment is split. Above three quarters too many do not fit in their home bucket.
-const FULL: usize = BUCKETS * WAYS * 3 / 4;
-/// Entries whose names are asked for ahead while a segment is split.
+const FULL: u32 = (BUCKETS * WAYS * 3 / 4) as u32;
+/// Leading bits of a hash that an empty table's segments are told by. A table of one would split often while it is small.
+const FIRST_BITS: u32 = 4;
+/// Names whose buckets are asked for ahead.
 const AHEAD: usize = 24;
 
 #[repr(C, align(64))]
@@ -33,17 +33,18 @@ const DISPLACED: u16 = 1 << 15;
 const _: () = assert!(super::run::MAX_RUN <= DISPLACED as u32, "an offset leaves the highest bit free");
 /// Bits of a run's number; the rest of the word is the hash's.
 const RUN_BITS: u32 = 24;
-/// Which leading bits of the hash are kept in that byte: those that the splits from 64 to 16,384 segments ask for.
-const KEPT: std::ops::Range<u32> = 6..14;
+/// Of the leading bits of a hash, those before this one lie in its entry, from [`FIRST_BITS`] on: a byte with the run, and all
+/// of the tag but its last bit, which may be another so that the tag is not 0.
+const KEPT_END: u32 = FIRST_BITS + 15;
 
-/// What is counted for each segment.
-#[derive(Clone, Copy)]
+type Buckets = Box<[Bucket; BUCKETS]>;
+
 struct Segment {
+    buckets: Buckets,
+    /// Leading bits that the hashes here have in common.
     bits: u32,
     entries: u32,
 }
-
-type Buckets = Box<[Bucket; BUCKETS]>;
 
 /// Where the names of blocks are kept.
 pub(in crate::index) trait Names {
@@ -53,22 +54,11 @@ pub(in crate::index) trait Names {
 
 /// Names and the blocks that carry them: each name once.
 pub(in crate::index) struct NameTable {
+    /// The number of leading bits that tell places in the directory.
     bits: u32,
     directory: Vec<u32>,
     segments: Vec<Segment>,
-    /// By segment.
-    buckets: Vec<Buckets>,
-    entries: usize,
     key: u64,
-    /// What was found last: it is often what is removed next.
-    last: Cell<Spot>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Spot {
-    segment: u32,
-    bucket: u16,
-    way: u16,
 }
 
 fn empty_buckets() -> Buckets {
@@ -84,10 +74,7 @@ fn put(buckets: &mut [Bucket; BUCKETS], hash: u64, run: u32, offset: u32) {
         let bucket = &mut buckets[at];
         let free = bucket.matching(0);
         if free != 0 {
-            let way = free.trailing_zeros() as usize;
-            bucket.tags[way] = tag(hash);
-            bucket.offsets[way] = offset as u16 | displaced;
-            bucket.runs[way] = kept(hash) << RUN_BITS | run;
+            bucket.set(free.trailing_zeros() as usize, hash, run, offset as u16 | displaced);
             return;
         }
         bucket.passed = bucket.passed.saturating_add(1);
@@ -97,7 +84,8 @@ fn put(buckets: &mut [Bucket; BUCKETS], hash: u64, run: u32, offset: u32) {
 }
 
 /// Frees a way, which the entry of `hash` has.
-fn clear_way(buckets: &mut [Bucket; BUCKETS], hash: u64, bucket: usize, way: usize) {
+#[inline(always)]
+fn clear_way(buckets: &mut [Bucket; BUCKETS], hash: u64, (bucket, way): (usize, usize)) {
     buckets[bucket].tags[way] = 0;
     let mut at = home(hash);
     while at != bucket {
@@ -134,20 +122,68 @@ impl Bucket {
     fn kept(&self, way: usize) -> u32 {
         self.runs[way] >> RUN_BITS
     }
+
+    #[inline(always)]
+    fn set(&mut self, way: usize, hash: u64, run: u32, offset: u16) {
+        self.tags[way] = tag(hash);
+        self.offsets[way] = offset;
+        self.runs[way] = kept(hash) << RUN_BITS | run;
+    }
+
+    /// The ways that have an entry, as bits.
+    #[inline(always)]
+    fn taken(&self) -> u32 {
+        !self.matching(0) & ((1 << WAYS) - 1)
+    }
+
+    /// Those of which the entry lies behind its home bucket.
+    #[inline(always)]
+    fn displaced(&self) -> u32 {
+        let marked = |way: usize| u32::from(self.offsets[way] >> DISPLACED.ilog2()) << way;
+        (0..WAYS).fold(0, |bits, way| bits | marked(way)) & self.taken()
+    }
+
+    /// Moves those entries to the front of an empty bucket whose hash has a one at `bit`, counted from its beginning; how
+    /// many.
+    #[inline(always)]
+    fn move_ones(&mut self, to: &mut Self, bit: u32) -> u32 {
+        let shift = KEPT_END - bit;
+        let mut free = 0;
+        // Which half an entry goes to is a coin's toss: no jump depends on it. What stays is copied too and has no tag.
+        for way in 0..WAYS {
+            let bits = self.kept(way) << 8 | u32::from(self.tags[way]);
+            let goes = (bits >> shift & 1) as u8 & u8::from(self.tags[way] != 0);
+            let mask = 0_u8.wrapping_sub(goes);
+            to.tags[free] = self.tags[way] & mask;
+            to.offsets[free] = self.offsets[way];
+            to.runs[free] = self.runs[way];
+            self.tags[way] &= !mask;
+            free += goes as usize;
+        }
+        free as u32
+    }
 }
 
+#[inline(always)]
 fn home(hash: u64) -> usize {
-    (hash >> 8) as usize % BUCKETS
+    hash as usize % BUCKETS
 }
 
 /// The bits of the hash that lie with the run's number.
 #[inline(always)]
 fn kept(hash: u64) -> u32 {
-    (hash >> (64 - KEPT.end)) as u32 & 0xff
+    (hash >> (56 - FIRST_BITS)) as u32 & 0xff
 }
 
+/// The eight bits of the hash after those.
+#[inline(always)]
 fn tag(hash: u64) -> u8 {
-    (hash as u8).max(1)
+    ((hash >> (48 - FIRST_BITS)) as u8).max(1)
+}
+
+#[inline(always)]
+fn leading(hash: u64, bits: u32) -> usize {
+    (hash >> (64 - bits)) as usize
 }
 
 fn ways(mut bits: u32) -> impl Iterator<Item = usize> {
@@ -161,15 +197,13 @@ fn ways(mut bits: u32) -> impl Iterator<Item = usize> {
 impl NameTable {
     /// An empty table. `key` makes which names collide unpredictable.
     pub(in crate::index) fn new(key: u64) -> Self {
+        let empty = |_| Segment { buckets: empty_buckets(), bits: FIRST_BITS, entries: 0 };
         Self {
-            bits: 0,
-            directory: vec![0],
-            segments: vec![Segment { bits: 0, entries: 0 }],
-            buckets: vec![empty_buckets()],
-            entries: 0,
+            bits: FIRST_BITS,
+            directory: (0..1 << FIRST_BITS).collect(),
+            segments: (0..1 << FIRST_BITS).map(empty).collect(),
             // The model checker repeats itself exactly or not at all.
             key: if cfg!(loom) { 0 } else { key },
-            last: Cell::default(),
         }
     }
 
@@ -184,21 +218,24 @@ impl NameTable {
 
     #[inline(always)]
     fn segment(&self, hash: u64) -> usize {
-        let at = if self.bits == 0 { 0 } else { (hash >> (64 - self.bits)) as usize };
-        self.directory[at] as usize
+        self.directory[leading(hash, self.bits)] as usize
     }
 
+    /// The bucket and the way of the entry that `is_it` says is the one.
     #[inline(always)]
-    fn spot(&self, hash: u64, is_it: impl Fn(u32, u32) -> bool) -> Option<Spot> {
-        let segment = self.segment(hash);
-        let (buckets, tag, kept) = (&self.buckets[segment], tag(hash), kept(hash));
+    fn spot(
+        buckets: &[Bucket; BUCKETS],
+        hash: u64,
+        is_it: impl Fn(u32, u32) -> bool,
+    ) -> Option<(usize, usize)> {
+        let (tag, kept) = (tag(hash), kept(hash));
         let mut at = home(hash);
         for _ in 0..BUCKETS {
             let bucket = &buckets[at];
             for way in ways(bucket.matching(tag)) {
                 let (run, offset) = bucket.place(way);
                 if bucket.kept(way) == kept && is_it(run, offset) {
-                    return Some(Spot { segment: segment as u32, bucket: at as u16, way: way as u16 });
+                    return Some((at, way));
                 }
             }
             if bucket.passed == 0 {
@@ -209,19 +246,16 @@ impl NameTable {
         None
     }
 
-    fn at(&self, spot: Spot) -> (u32, u32) {
-        self.buckets[spot.segment as usize][spot.bucket as usize].place(spot.way as usize)
-    }
-
     /// The block that carries `name`.
     #[inline(always)]
     pub(in crate::index) fn get(&self, name: u64, names: &impl Names) -> Option<(u32, u32)> {
-        let spot = self.spot(self.hash(name), |run, offset| names.name(run, offset) == name)?;
-        self.last.set(spot);
-        Some(self.at(spot))
+        let hash = self.hash(name);
+        let buckets = &self.segments[self.segment(hash)].buckets;
+        let (bucket, way) = Self::spot(buckets, hash, |run, offset| names.name(run, offset) == name)?;
+        Some(buckets[bucket].place(way))
     }
 
-    /// Adds a name that [`Self::get`] does not find, or returns where it leads.
+    /// Adds a name, or returns where it leads.
     #[inline(always)]
     pub(in crate::index) fn insert(
         &mut self,
@@ -230,18 +264,76 @@ impl NameTable {
         offset: u32,
         names: &impl Names,
     ) -> Result<(), (u32, u32)> {
+        self.insert_hashed(self.hash(name), name, (run, offset), names)
+    }
+
+    /// Adds the names of consecutive blocks, of which the first one is at `offset`, until one leads elsewhere; how many.
+    #[inline(always)]
+    pub(in crate::index) fn insert_chain(
+        &mut self,
+        chain: impl ExactSizeIterator<Item = u64> + Clone,
+        run: u32,
+        offset: u32,
+        names: &impl Names,
+    ) -> usize {
+        const RING: usize = AHEAD.next_power_of_two();
+        let mut hashes = [0; RING];
+        let mut ahead = chain.clone();
+        for (place, name) in hashes.iter_mut().zip(ahead.by_ref().take(AHEAD)) {
+            *place = self.ask(name);
+        }
+        let count = chain.len();
+        for (at, name) in chain.enumerate() {
+            let hash = hashes[at % RING];
+            if let Some(name) = ahead.next() {
+                hashes[(at + AHEAD) % RING] = self.ask(name);
+            }
+            if self.insert_hashed(hash, name, (run, offset + at as u32), names).is_err() {
+                return at;
+            }
+        }
+        count
+    }
+
+    #[inline(always)]
+    fn insert_hashed(
+        &mut self,
+        hash: u64,
+        name: u64,
+        (run, offset): (u32, u32),
+        names: &impl Names,
+    ) -> Result<(), (u32, u32)> {
+        let at = self.segment(hash);
+        let segment = &mut self.segments[at];
+        let bucket = &mut segment.buckets[home(hash)];
+        let free = bucket.matching(0);
+        // Nearly always nothing in the home bucket looks like it, nothing lies behind, and there is room.
+        if bucket.matching(tag(hash)) == 0 && bucket.passed == 0 && free != 0 && segment.entries < FULL {
+            bucket.set(free.trailing_zeros() as usize, hash, run, offset as u16);
+            segment.entries += 1;
+            return Ok(());
+        }
+        self.insert_with_care(hash, name, (run, offset), names)
+    }
+
+    #[inline(never)]
+    fn insert_with_care(
+        &mut self,
+        hash: u64,
+        name: u64,
+        (run, offset): (u32, u32),
+        names: &impl Names,
+    ) -> Result<(), (u32, u32)> {
         if let Some(place) = self.get(name, names) {
             return Err(place);
         }
-        let hash = self.hash(name);
-        let mut segment = self.segment(hash);
-        while self.segments[segment].entries >= FULL as u32 {
-            self.split(segment, names);
-            segment = self.segment(hash);
+        while self.segments[self.segment(hash)].entries >= FULL {
+            self.split(leading(hash, self.bits), names);
         }
-        put(&mut self.buckets[segment], hash, run, offset);
-        self.segments[segment].entries += 1;
-        self.entries += 1;
+        let at = self.segment(hash);
+        let segment = &mut self.segments[at];
+        put(&mut segment.buckets, hash, run, offset);
+        segment.entries += 1;
         Ok(())
     }
 
@@ -249,33 +341,35 @@ impl NameTable {
     #[inline(always)]
     pub(in crate::index) fn remove(&mut self, name: u64, run: u32, offset: u32) {
         let hash = self.hash(name);
-        let last = self.last.get();
-        let is_last = last.segment as usize == self.segment(hash)
-            && self.at(last) == (run, offset)
-            && self.buckets[last.segment as usize][last.bucket as usize].tags[last.way as usize] == tag(hash);
-        let spot = if is_last { Some(last) } else { self.spot(hash, |r, o| (r, o) == (run, offset)) };
-        let Some(spot) = spot else {
+        let at = self.segment(hash);
+        let segment = &mut self.segments[at];
+        let Some(spot) = Self::spot(&segment.buckets, hash, |r, o| (r, o) == (run, offset)) else {
             debug_assert!(false, "no entry for block {offset} of run {run}");
             return;
         };
-        let segment = spot.segment as usize;
-        clear_way(&mut self.buckets[segment], hash, spot.bucket as usize, spot.way as usize);
-        self.segments[segment].entries -= 1;
-        self.entries -= 1;
+        clear_way(&mut segment.buckets, hash, spot);
+        segment.entries -= 1;
     }
 
     /// Asks for the bucket of a name.
     #[inline(always)]
     pub(in crate::index) fn prefetch(&self, name: u64) {
+        self.ask(name);
+    }
+
+    /// As [`Self::prefetch`]; the name's hash.
+    #[inline(always)]
+    fn ask(&self, name: u64) -> u64 {
         let hash = self.hash(name);
-        prefetch(&raw const self.buckets[self.segment(hash)][home(hash)]);
+        prefetch(&raw const self.segments[self.segment(hash)].buckets[home(hash)]);
+        hash
     }
 
     /// The block that probably carries `name`, by what its home bucket says.
     #[inline(always)]
     pub(in crate::index) fn guess(&self, name: u64) -> Option<(u32, u32)> {
         let hash = self.hash(name);
-        let (bucket, kept) = (&self.buckets[self.segment(hash)][home(hash)], kept(hash));
+        let (bucket, kept) = (&self.segments[self.segment(hash)].buckets[home(hash)], kept(hash));
         let way = ways(bucket.matching(tag(hash))).find(|&way| bucket.kept(way) == kept);
         way.map(|way| bucket.place(way))
     }
@@ -284,60 +378,56 @@ impl NameTable {
     /// Splitting early is cheap: there is little to move.
     pub(in crate::index) fn grow_towards(&mut self, entries: usize, names: &impl Names) -> bool {
         // A table grown by splitting is level: all its segments fill up at about the same time.
-        let wanted = entries.div_ceil(FULL).next_power_of_two().ilog2();
-        let Some(shallow) = self.segments.iter().position(|segment| segment.bits < wanted) else {
+        let wanted = entries.div_ceil(FULL as usize).next_power_of_two().ilog2();
+        let is_shallow = |&segment: &u32| self.segments[segment as usize].bits < wanted;
+        let Some(shallow) = self.directory.iter().position(is_shallow) else {
             return false;
         };
         self.split(shallow, names);
         true
     }
 
-    fn split(&mut self, segment: usize, names: &impl Names) {
-        let bits = self.segments[segment].bits;
+    /// Splits the segment that has place `at` of the directory.
+    fn split(&mut self, at: usize, names: &impl Names) {
+        let old = self.directory[at] as usize;
+        let bits = self.segments[old].bits;
+        // Its places in the directory are next to each other; the upper half of them will lead to the new segment.
+        let mut first = at >> (self.bits - bits) << (self.bits - bits);
         if bits == self.bits {
             self.directory = self.directory.iter().flat_map(|&segment| [segment, segment]).collect();
             self.bits += 1;
+            first *= 2;
         }
         let added = self.segments.len();
+        let width = 1 << (self.bits - bits - 1);
+        self.directory[first + width..first + 2 * width].fill(added as u32);
+
         let mut upper = empty_buckets();
         // Entries whose home or half is not known without their names come last.
         let mut unclear: Vec<(u32, u32)> = Vec::new();
         let mut moved = 0;
-        for (from, to) in self.buckets[segment].iter_mut().zip(upper.iter_mut()) {
+        let segment = &mut self.segments[old];
+        for (from, to) in segment.buckets.iter_mut().zip(upper.iter_mut()) {
             from.passed = 0;
-            let mut free = 0;
-            for way in ways(!from.matching(0) & ((1 << WAYS) - 1)) {
-                if from.offsets[way] & DISPLACED != 0 || !KEPT.contains(&bits) {
-                    unclear.push(from.place(way));
-                    from.tags[way] = 0;
-                } else if from.kept(way) >> (KEPT.end - 1 - bits) & 1 == 1 {
-                    // It was in its home bucket, where there was room for all that come from there.
-                    to.tags[free] = std::mem::take(&mut from.tags[way]);
-                    to.offsets[free] = from.offsets[way];
-                    to.runs[free] = from.runs[way];
-                    free += 1;
-                }
+            for way in ways(if bits < KEPT_END { from.displaced() } else { from.taken() }) {
+                unclear.push(from.place(way));
+                from.tags[way] = 0;
             }
-            moved += free as u32;
+            // The others were in their home bucket, where there was room for all that come from there.
+            moved += from.move_ones(to, bits);
         }
-        let stayed = self.segments[segment].entries - moved - unclear.len() as u32;
-        self.segments[segment] = Segment { bits: bits + 1, entries: stayed };
-        self.segments.push(Segment { bits: bits + 1, entries: moved });
-        self.buckets.push(upper);
+        segment.bits += 1;
+        segment.entries -= moved + unclear.len() as u32;
+        self.segments.push(Segment { buckets: upper, bits: bits + 1, entries: moved });
         for (at, &(run, offset)) in unclear.iter().enumerate() {
             if let Some(&(run, offset)) = unclear.get(at + AHEAD) {
                 names.prefetch_name(run, offset);
             }
             let hash = self.hash(names.name(run, offset));
-            let half = if hash >> (63 - bits) & 1 == 1 { added } else { segment };
-            put(&mut self.buckets[half], hash, run, offset);
-            self.segments[half].entries += 1;
-        }
-        // The upper half of the directory's entries for the old segment now lead to the new one.
-        let width = 1 << (self.bits - bits - 1);
-        let first = self.directory.iter().position(|&at| at as usize == segment).unwrap_or(0);
-        for entry in &mut self.directory[first + width..first + 2 * width] {
-            *entry = added as u32;
+            let half = if hash >> (63 - bits) & 1 == 1 { added } else { old };
+            let segment = &mut self.segments[half];
+            put(&mut segment.buckets, hash, run, offset);
+            segment.entries += 1;
         }
     }
 }
@@ -382,7 +472,8 @@ mod tests {
                 table.grow_towards(400_000, &blocks);
             }
         }
-        assert_eq!(table.entries, places.len());
+        let entries: u32 = table.segments.iter().map(|segment| segment.entries).sum();
+        assert_eq!(entries as usize, places.len());
         assert!(places.iter().all(|(&name, &place)| table.get(name, &blocks) == Some(place)));
     }
 
@@ -396,23 +487,24 @@ mod tests {
             blocks.0.insert(place, name);
             assert_eq!(table.insert(name, place.0, 0, &blocks), Ok(()));
             names.push_back(name);
-            if names.len() > FULL - 10 {
+            if names.len() > (FULL as usize - 200) << FIRST_BITS {
                 let old = names.pop_front().unwrap();
                 table.remove(old, old as u32, 0);
                 blocks.0.remove(&(old as u32, 0));
             }
         }
         // Exactly those entries are counted as passed that lie behind a bucket.
-        assert_eq!(table.segments.len(), 1);
-        let passed: u32 = table.buckets[0].iter().map(|bucket| u32::from(bucket.passed)).sum();
-        let displaced: u32 = (0..BUCKETS)
-            .flat_map(|at| (0..WAYS).map(move |way| (at, way)))
-            .filter(|&(at, way)| table.buckets[0][at].tags[way] != 0)
-            .map(|(at, way)| {
-                let (run, offset) = table.buckets[0][at].place(way);
-                (at + BUCKETS - home(table.hash(blocks.name(run, offset)))) as u32 % BUCKETS as u32
-            })
-            .sum();
+        assert_eq!(table.segments.len(), 1 << FIRST_BITS);
+        let (mut passed, mut displaced) = (0, 0);
+        for buckets in table.segments.iter().map(|segment| &segment.buckets) {
+            passed += buckets.iter().map(|bucket| usize::from(bucket.passed)).sum::<usize>();
+            let taken = (0..BUCKETS).flat_map(|at| ways(buckets[at].taken()).map(move |way| (at, way)));
+            let far = |(at, way): (usize, usize)| {
+                let (run, offset) = buckets[at].place(way);
+                (at + BUCKETS - home(table.hash(blocks.name(run, offset)))) % BUCKETS
+            };
+            displaced += taken.map(far).sum::<usize>();
+        }
         assert_eq!(passed, displaced);
     }
 }

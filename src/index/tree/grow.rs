@@ -11,9 +11,6 @@ use crate::{
     index::raw::{CHUNK, CONTENT, GPU, Interval, MAX_RUN, NAME, NO_SEATS, halves},
 };
 
-/// Names whose entries are asked for ahead.
-const AHEAD: usize = 24;
-
 /// What came of making blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::index) struct Made {
@@ -134,10 +131,9 @@ impl Tree {
         let wanted = (length + more + (length / 8).max(4)).min(CHUNK);
         let Some((to, size)) = self.blocks.take(&self.shared.blocks, wanted) else { return false };
         for plane in [CONTENT, NAME] {
-            for at in 0..length {
-                let word = self.shared.blocks.word(plane, start + at).load(Relaxed);
-                self.shared.blocks.word(plane, to + at).store(word, Relaxed);
-            }
+            let from = self.shared.blocks.cells(plane, start, length);
+            let to = self.shared.blocks.cells(plane, to, length);
+            to.iter().zip(from).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
         }
         let header = self.shared.runs.get(run);
         header.change(|header| {
@@ -231,9 +227,11 @@ impl Tree {
     /// Writes blocks behind the present end of a run, where nobody reads, and maps their names; how many.
     fn fill(&mut self, run: u32, from: u32, blocks: &[StoredBlock], mapped: bool) -> usize {
         let start = self.shared.runs.get(run).extent().0 + from;
-        for (index, block) in (start..).zip(blocks) {
-            self.shared.blocks.word(CONTENT, index).store(content(block), Relaxed);
-            self.shared.blocks.word(NAME, index).store(block.engine.0, Relaxed);
+        let [contents, names] =
+            [CONTENT, NAME].map(|plane| self.shared.blocks.cells(plane, start, blocks.len() as u32));
+        for ((block, to_content), to_name) in blocks.iter().zip(contents).zip(names) {
+            to_content.store(content(block), Relaxed);
+            to_name.store(block.engine.0, Relaxed);
         }
         if !mapped {
             for (offset, _) in (from..).zip(blocks) {
@@ -241,18 +239,11 @@ impl Tree {
             }
             return blocks.len();
         }
-        if blocks.len() > 1 {
-            blocks.iter().take(AHEAD).for_each(|block| self.names.prefetch(block.engine.0));
+        if let [block] = blocks {
+            return usize::from(self.names.insert(block.engine.0, run, from, &*self.shared).is_ok());
         }
-        for (at, block) in blocks.iter().enumerate() {
-            if let Some(later) = blocks.get(at + AHEAD) {
-                self.names.prefetch(later.engine.0);
-            }
-            if self.names.insert(block.engine.0, run, from + at as u32, &*self.shared).is_err() {
-                return at;
-            }
-        }
-        blocks.len()
+        let chain = blocks.iter().map(|block| block.engine.0);
+        self.names.insert_chain(chain, run, from, &*self.shared)
     }
 
     /// Whether the arena of marks has room for what the next changes may need.
