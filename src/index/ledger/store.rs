@@ -53,8 +53,6 @@ impl Ledger {
     /// Stores as many leading blocks as it can as regular ones, stretch by stretch; how many.
     fn store_chain(&mut self, number: u32, stored: &Stored, applied: &mut Applied) -> usize {
         let blocks = &stored.blocks[..];
-        let with_content = blocks.iter().position(|block| block.content.is_none()).unwrap_or(blocks.len());
-        let blocks = &blocks[..with_content];
         let Some(mut point) = self.point_below(number, stored.parent) else { return 0 };
         let Some(seat) = self.seat(number, GPU) else { return 0 };
         let mut done = 0;
@@ -62,20 +60,25 @@ impl Ledger {
             let same = self.same(point, &blocks[done..]);
             if same.blocks > 0 {
                 let held = Interval { start: point.offset, end: point.offset + same.blocks as u32 };
-                if !same.names_too || !self.tree.has_room(point.run, GPU) {
+                if !self.tree.has_room(point.run, GPU) {
                     return done;
                 }
                 self.hold_regular(number, seat, point.run, held, applied);
                 done += same.blocks;
                 point.offset = held.end;
-                continue;
             }
-            let content = blocks[done].content.unwrap_or(BlockHash(0));
+            // The block that comes next, if any, does not follow here under its name.
+            let Some(StoredBlock { content: Some(content), .. }) = blocks.get(done) else { return done };
+            if same.is_elsewhere {
+                return done;
+            }
             if let Some(run) = self.tree.child(point, content.0) {
                 point = Point { run, offset: 0 };
                 continue;
             }
-            let made = self.tree.make(GPU, seat, point, &blocks[done..], true);
+            let new = &blocks[done..];
+            let new = &new[..new.iter().position(|block| block.content.is_none()).unwrap_or(new.len())];
+            let made = self.tree.make(GPU, seat, point, new, true);
             applied.stored += made.count as u32;
             self.count(number, Tier::Gpu, made.count as i64);
             done += made.count;
@@ -104,18 +107,21 @@ impl Ledger {
         self.known(number, parent).map(Place::next)
     }
 
-    /// How many of `blocks` the run has next.
+    /// How many of `blocks` the run has next, under the names that they carry.
     #[inline(always)]
     fn same(&self, point: Point, blocks: &[StoredBlock]) -> Same {
         let (contents, names) = self.tree.rest(point);
-        let same = blocks
-            .iter()
-            .zip(contents)
-            .take_while(|(block, content)| block.content == Some(BlockHash(**content)));
-        let same = same.count();
-        let names_too = blocks[..same].iter().zip(names).all(|(block, name)| block.engine.0 == *name);
-        let is_mapped = |offset| !self.tree.is_unmapped(Place { run: point.run, offset });
-        Same { blocks: same, names_too: names_too && (point.offset..).take(same).all(is_mapped) }
+        let is_same = |(block, (content, name)): &(&StoredBlock, (&u64, &u64))| {
+            block.content == Some(BlockHash(**content)) && block.engine.0 == **name
+        };
+        let mut same = blocks.iter().zip(contents.iter().zip(names)).take_while(is_same).count();
+        if self.tree.has_unmapped() {
+            let is_mapped = |&offset: &u32| !self.tree.is_unmapped(Place { run: point.run, offset });
+            same = (point.offset..).take(same).take_while(is_mapped).count();
+        }
+        let differs = blocks.get(same).zip(contents.get(same));
+        let is_elsewhere = differs.is_some_and(|(block, content)| block.content == Some(BlockHash(*content)));
+        Same { blocks: same, is_elsewhere }
     }
 
     /// One more copy of each of these blocks, under the names that they carry.
@@ -305,6 +311,6 @@ impl Ledger {
 /// How far stored blocks and a run agree.
 struct Same {
     blocks: usize,
-    /// They carry the names that the store gives them.
-    names_too: bool,
+    /// The next block is the run's too, but its name leads elsewhere.
+    is_elsewhere: bool,
 }

@@ -136,8 +136,15 @@ impl Tree {
     }
 
     /// Whether the block's name leads elsewhere, or nowhere.
+    #[inline(always)]
     pub(super) fn is_unmapped(&self, place: Place) -> bool {
-        !self.unmapped.is_empty() && self.unmapped.contains_key(&place)
+        self.has_unmapped() && self.unmapped.contains_key(&place)
+    }
+
+    /// Whether there are such blocks.
+    #[inline(always)]
+    pub(super) fn has_unmapped(&self) -> bool {
+        !self.unmapped.is_empty()
     }
 
     /// Gives a block another name, if that leads to no other block; whether it does now. Nobody may call the block by
