@@ -113,8 +113,11 @@ impl Tree {
             let gone = self.touching(&marking, tier, seat, more);
             self.remark(&mut marking, tier, seat, &gone, &[joined(&gone, more)]);
         }
-        if others.len() > 0 {
-            self.mark_all(&mut marking, GPU, Interval { start: 0, end: length }, &others);
+        let present = Interval { start: 0, end: length };
+        match (others.len(), others.seats().next()) {
+            (0, _) | (_, None) => {}
+            (1, Some(other)) => self.remark(&mut marking, GPU, other, &[], &[present]),
+            _ => self.mark_all(&mut marking, GPU, present, &others),
         }
         self.publish(run, &marking, Some(array));
     }
