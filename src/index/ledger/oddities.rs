@@ -29,6 +29,12 @@ impl Oddities {
         self.0.as_deref().map_or(0, bytes) as u64
     }
 
+    /// Whether there are none.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Whether no block has an odd name.
     #[inline(always)]
     pub(super) fn has_no_names(&self) -> bool {

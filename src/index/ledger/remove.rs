@@ -3,31 +3,33 @@
 use super::Ledger;
 use crate::{
     event::{EngineHash, Removed, Tier},
-    index::{Applied, raw::NO_SEAT},
+    index::{Applied, raw::NO_SEAT, tree::AHEAD},
 };
-
-/// How many names ahead the entry, the run and the words of a block are asked for.
-const AHEAD: [usize; 3] = [24, 14, 7];
 
 impl Ledger {
     pub(super) fn remove(&mut self, number: u32, removed: &Removed, applied: &mut Applied) {
-        let simple = self.pending.len() == 0 && self.holders[number as usize].oddities.has_no_names();
-        if removed.hashes.len() > 1 {
-            removed.hashes.iter().take(AHEAD[0]).for_each(|name| self.tree.ask_for_entry(name.0));
+        let names = &removed.hashes[..];
+        if names.len() > 1 {
+            names.iter().take(AHEAD[0]).for_each(|name| self.tree.ask_for_entry(name.0));
         }
         let before = applied.removed;
-        for (at, &name) in removed.hashes.iter().enumerate() {
-            self.look_ahead(&removed.hashes, at);
-            let remaining = removed.remaining_copies.as_ref().and_then(|copies| copies.get(at).copied());
-            if simple {
-                self.remove_regular(number, name, removed.tier, remaining, applied);
-            } else {
-                self.remove_one(number, name, removed.tier, remaining, applied);
+        let copies = removed.remaining_copies.as_deref();
+        let remaining = |at: usize| copies.and_then(|copies| copies.get(at).copied());
+        if self.pending.len() > 0 || !self.holders[number as usize].oddities.has_no_names() {
+            for (at, &name) in names.iter().enumerate() {
+                self.look_ahead(names, at);
+                self.remove_one(number, name, removed.tier, remaining(at), applied);
             }
+            return;
         }
-        if simple {
-            self.count(number, removed.tier, -i64::from(applied.removed - before));
+        let mut at = 0;
+        while at < names.len() {
+            self.look_ahead(names, at);
+            // Where copies are counted, each name is a case of its own.
+            let names = if copies.is_some() { &names[at..=at] } else { &names[at..] };
+            at += self.remove_regular(number, names, removed.tier, remaining(at), applied);
         }
+        self.count(number, removed.tier, -i64::from(applied.removed - before));
     }
 
     #[inline(always)]
@@ -43,22 +45,32 @@ impl Ledger {
         }
     }
 
-    /// A copy less of a block of a slot without odd names, while nothing waits. Whoever calls counts what is removed.
+    /// A copy less of the first of some blocks of a slot without odd names, while nothing waits; and of those after it too, as
+    /// far as they are the blocks before it, from the end of a run on, which is how engines evict. How many. Whoever calls
+    /// counts what is removed.
     #[inline(always)]
     fn remove_regular(
         &mut self,
         number: u32,
-        name: EngineHash,
+        names: &[EngineHash],
         tier: Tier,
         remaining: Option<u32>,
         applied: &mut Applied,
-    ) {
-        let seat = self.holders[number as usize].seats[tier.index()];
+    ) -> usize {
+        let holder = &self.holders[number as usize];
+        let seat = holder.seats[tier.index()];
         let held = |place: &_| seat != NO_SEAT && self.tree.holds(tier.index(), seat, *place);
-        let Some(place) = self.tree.named(name.0).filter(held) else {
+        let Some(place) = self.tree.named(names[0].0).filter(held) else {
             applied.unknown += 1;
-            return;
+            return 1;
         };
+        if tier == Tier::Gpu && holder.oddities.is_empty() && remaining.unwrap_or(0) == 0 {
+            let released = self.tree.release_last(seat, place, names);
+            if released > 0 {
+                applied.removed += released as u32;
+                return released;
+            }
+        }
         let oddities = &mut self.holders[number as usize].oddities;
         let spare = oddities.spare(place, tier);
         match remaining.unwrap_or(spare) {
@@ -74,6 +86,7 @@ impl Ledger {
                 applied.kept += 1;
             }
         }
+        1
     }
 
     fn remove_one(

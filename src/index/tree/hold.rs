@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 
 use super::{Place, Tree};
-use crate::index::raw::{CHUNK, GPU, Interval, SeatSet, halves};
+use crate::{
+    event::EngineHash,
+    index::raw::{CHUNK, GPU, Interval, NAME, SeatSet, halves},
+};
 
 /// Blocks of a run by their offsets, as disjoint intervals, ascending.
 type Intervals = SmallVec<[Interval; 4]>;
@@ -92,7 +95,7 @@ impl Tree {
     /// From now on a seat does not hold a block. Whatever only that mark kept goes with it.
     pub(in crate::index) fn release(&mut self, tier: usize, seat: u32, place: Place) {
         let Place { run, offset } = place;
-        if tier == GPU && self.release_last(seat, place) {
+        if tier == GPU && self.release_last(seat, place, &[]) > 0 {
             return;
         }
         let mut marking = self.marking(run);
@@ -118,22 +121,32 @@ impl Tree {
         self.shared.is_whole(header, halves(header.gpu.load(Relaxed)).0, seat)
     }
 
-    /// The most frequent removal: the last block of a run that only this seat holds.
+    /// The most frequent removals: the last block of a run that only this seat holds, and those before it as far as `names`,
+    /// which begins with that block's, goes on with theirs. How many; 0 if it is another case.
     #[inline(always)]
-    fn release_last(&mut self, seat: u32, place: Place) -> bool {
-        let header = self.shared.runs.get(place.run);
-        let length = header.extent().1;
-        let family = &self.families[place.run as usize];
-        let last = place.offset + 1 == length
-            && length > 1
+    pub(in crate::index) fn release_last(&mut self, seat: u32, place: Place, names: &[EngineHash]) -> usize {
+        let Place { run, offset } = place;
+        let header = self.shared.runs.get(run);
+        let (start, length) = header.extent();
+        let family = &self.families[run as usize];
+        // What has to stay: the first block, with which the run goes, and what children hang behind.
+        let least = if family.first_child == 0 { 1 } else { family.floor().max(1) };
+        let is_last = offset + 1 == length
+            && length > least
             && header.whole.load(Relaxed) == only(seat)
             && header.gpu.load(Relaxed) == 0
-            && header.slower.load(Relaxed) == 0
-            && (family.first_child == 0 || family.floor() < length);
-        if last {
-            self.cut(place.run, place.offset, None);
+            && header.slower.load(Relaxed) == 0;
+        if !is_last {
+            return 0;
         }
-        last
+        let mut count = 1;
+        // A block whose name leads elsewhere is not the one that is meant.
+        if names.len() > 1 && !self.has_unmapped() {
+            let own = self.shared.blocks.cells(NAME, start + least, length - least).iter().rev();
+            count = own.zip(names).take_while(|(own, name)| own.load(Relaxed) == name.0).count().max(1);
+        }
+        self.cut_last(run, count, names);
+        count
     }
 }
 

@@ -23,7 +23,7 @@ use self::{
     families::{Families, Family},
     marking::Marking,
 };
-pub(super) use self::{grow::Stopped, sweep::Sweep};
+pub(super) use self::{grow::Stopped, shrink::AHEAD, sweep::Sweep};
 use super::{
     raw::{CONTENT, ChildTableWriter, NAME, NameTable, Names, Shared, Space, prefetch},
     split_map::SplitMap,

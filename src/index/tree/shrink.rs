@@ -3,7 +3,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Family, Marking, Place, Tree};
-use crate::index::raw::{GPU, Mark, NO_SEATS, Names, SeatSet, Who, halves};
+use crate::{
+    event::EngineHash,
+    index::raw::{GPU, Mark, NAME, NO_SEATS, Names, SeatSet, Who, halves},
+};
+
+/// How many names ahead of a chain's removal the entry, the run and the words of a block are asked for.
+pub(in crate::index) const AHEAD: [usize; 3] = [24, 14, 7];
 
 impl Tree {
     /// Gives up the tail of a run that nobody holds any more, and the run itself if nothing is left, and so on for its
@@ -61,6 +67,43 @@ impl Tree {
                 self.publish(run, &marking, Some(array));
             }
             None => self.shared.runs.get(run).change(|run| run.array.store(array, Relaxed)),
+        }
+    }
+
+    /// Shortens a run by its last `count` blocks, which only those hold who hold the whole run. `names` may say what is
+    /// looked up next: theirs, from the last one on, and others.
+    #[inline(always)]
+    pub(super) fn cut_last(&mut self, run: u32, count: usize, names: &[EngineHash]) {
+        let (start, length) = self.shared.runs.get(run).extent();
+        let left = length - count as u32;
+        for (at, offset) in (left..length).rev().enumerate() {
+            if at > 0 {
+                self.ask_behind_chain(at, count, names);
+            }
+            let place = Place { run, offset };
+            if !self.has_unmapped() || self.unmapped.remove(&place).is_none() {
+                let name = self.shared.blocks.word(NAME, start + offset).load(Relaxed);
+                self.names.remove(name, run, offset);
+            }
+        }
+        self.places -= count as u64;
+        let array = u64::from(start) << 32 | u64::from(left);
+        self.shared.runs.get(run).change(|run| run.array.store(array, Relaxed));
+    }
+
+    /// While the first `count` of some names, of one run, are dealt with: asks for what later ones need.
+    #[inline(always)]
+    fn ask_behind_chain(&self, at: usize, count: usize, names: &[EngineHash]) {
+        if let Some(name) = names.get(at + AHEAD[0]) {
+            self.ask_for_entry(name.0);
+        }
+        if let Some(name) = names.get(count) {
+            if at == count.saturating_sub(AHEAD[1]).max(1) {
+                self.ask_for_run(name.0);
+            }
+            if at == count.saturating_sub(AHEAD[2]).max(2) {
+                self.ask_for_block(name.0);
+            }
         }
     }
 
