@@ -44,6 +44,7 @@ impl Ledger {
         if !left.is_empty() {
             self.tree.shared.end(number, left.iter().copied());
         }
+        self.has_work = true;
         for (tier, seat) in left {
             self.endings.sweep.add(tier, seat);
             let blocks = self.tree.shared.take_count(number, tier);
@@ -92,10 +93,9 @@ impl Ledger {
     /// Does a bounded part of what is left to do.
     #[inline(always)]
     pub(super) fn work_off(&mut self) {
-        if self.endings.is_done() && self.expected == 0 {
-            return;
+        if self.has_work {
+            self.work();
         }
-        self.work();
     }
 
     /// As [`Self::work_off`]; whether there is more to do.
@@ -105,7 +105,8 @@ impl Ledger {
         if self.expected > 0 && !self.tree.grow_names_towards(self.expected) {
             self.expected = 0;
         }
-        !self.endings.is_done() || self.expected > 0
+        self.has_work = !self.endings.is_done() || self.expected > 0;
+        self.has_work
     }
 
     fn sweep_some(&mut self, runs: u32) {

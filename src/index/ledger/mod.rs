@@ -50,6 +50,8 @@ pub(super) struct Ledger {
     /// Names that began or ceased to lead somewhere while blocks wait; empty between events.
     changed: Vec<EngineHash>,
     endings: Endings,
+    /// Whether there may be anything left to do of clears, or of growing.
+    has_work: bool,
     pending_limit: usize,
     dropped: u64,
     counts: [u64; 4],
@@ -79,6 +81,7 @@ impl Ledger {
             pending: Pending::default(),
             changed: Vec::new(),
             endings: Endings::default(),
+            has_work: false,
             pending_limit,
             dropped: 0,
             counts: [0; 4],
@@ -235,6 +238,7 @@ impl Ledger {
     /// The tables are made large enough for `blocks` blocks in all, step by step.
     pub(super) fn expect(&mut self, blocks: usize) {
         self.expected = blocks;
+        self.has_work = true;
     }
 }
 
