@@ -2,7 +2,11 @@
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
-use super::{Applied, ledger::Ledger, raw::Shared};
+use super::{
+    Applied,
+    ledger::{Asked, Ledger},
+    raw::Shared,
+};
 use crate::{
     event::{EngineHash, Event, Tier},
     slot::Slot,
@@ -10,6 +14,7 @@ use crate::{
 
 /// How many events ahead the table entry, the run and the words of a block are asked for.
 const AHEAD: [usize; 3] = [32, 20, 10];
+const RING: usize = AHEAD[0].next_power_of_two();
 
 /// Applies events to one shard of a [`PrefixIndex`](super::PrefixIndex).
 ///
@@ -87,17 +92,18 @@ impl IndexWriter {
         mut applied: impl FnMut(&Event, Applied),
     ) {
         let at = |index: usize| events.get(index).map(|(_, event)| event.borrow());
-        (0..AHEAD[0]).filter_map(at).for_each(|event| self.ledger.ask_for_entry(event));
+        // What is known of the event `index`, at `index % RING`: where to look, then where that leads.
+        let mut asked = [Asked::default(); RING];
+        for index in 0..AHEAD[0].min(events.len()) {
+            asked[index % RING] =
+                at(index).map_or_else(Asked::default, |event| self.ledger.ask_for_entry(event));
+        }
         for (index, (slot, event)) in events.iter().enumerate() {
             if let Some(event) = at(index + AHEAD[0]) {
-                self.ledger.ask_for_entry(event);
+                asked[(index + AHEAD[0]) % RING] = self.ledger.ask_for_entry(event);
             }
-            if let Some(event) = at(index + AHEAD[1]) {
-                self.ledger.ask_for_run(event);
-            }
-            if let Some(event) = at(index + AHEAD[2]) {
-                self.ledger.ask_for_block(event);
-            }
+            self.ledger.ask_for_run(&mut asked[(index + AHEAD[1]) % RING]);
+            self.ledger.ask_for_block(asked[(index + AHEAD[2]) % RING]);
             let event = event.borrow();
             applied(event, self.apply_one(*slot, event));
         }

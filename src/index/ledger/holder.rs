@@ -14,6 +14,8 @@ pub(super) struct Holder {
     /// Of this holding: another one after each clear. 0: holds nothing yet.
     pub(super) serial: u64,
     pub(super) oddities: Oddities,
+    /// The block before the one that was removed last: engines evict chains from their ends.
+    pub(super) next_to_go: Place,
     /// Bytes of the oddities when they were last counted.
     pub(super) counted: u64,
     pub(super) is_used: bool,
@@ -35,6 +37,7 @@ impl Default for Holder {
             seats: [NO_SEAT; 4],
             serial: 0,
             oddities: Oddities::default(),
+            next_to_go: Place { run: 0, offset: 0 },
             counted: 0,
             is_used: false,
             retired: false,

@@ -101,8 +101,21 @@ impl Ledger {
     /// Applies an event of a slot that may hold more after it than before, or not.
     #[inline(always)]
     pub(super) fn apply_with(&mut self, slot: Slot, event: &Event, may_grow: bool) -> Applied {
-        let mut applied = Applied::default();
         let number = self.tree.shared.number(slot);
+        // Removals are most of what comes one by one. Nothing of theirs goes through memory that others write.
+        if let Event::Removed(removed) = event
+            && self.is_plain(number, slot)
+        {
+            let applied = self.remove_plain(number, removed);
+            self.work_off();
+            return applied;
+        }
+        self.apply_any(number, slot, event, may_grow)
+    }
+
+    #[inline(never)]
+    fn apply_any(&mut self, number: u32, slot: Slot, event: &Event, may_grow: bool) -> Applied {
+        let mut applied = Applied::default();
         if number >= SEATS {
             if let Event::Stored(stored) = event {
                 applied.refused = u32::try_from(stored.blocks.len()).unwrap_or(u32::MAX);
@@ -121,6 +134,16 @@ impl Ledger {
         }
         self.work_off();
         applied
+    }
+
+    /// Whether all that the slot, a current incarnation, holds is regular, and nothing waits.
+    #[inline(always)]
+    fn is_plain(&self, number: u32, slot: Slot) -> bool {
+        let holder = self.holders.get(number as usize);
+        let is_plain = |holder: &Holder| {
+            holder.is_used && holder.slot == slot && !holder.retired && holder.oddities.has_no_names()
+        };
+        holder.is_some_and(is_plain) && self.pending.len() == 0
     }
 
     pub(super) fn retire(&mut self, slot: Slot) -> Applied {
@@ -242,42 +265,57 @@ impl Ledger {
     }
 }
 
+/// What the name that an event looks up first leads to, as far as that was found out ahead.
+#[derive(Clone, Copy, Default)]
+pub(super) enum Asked {
+    #[default]
+    Nothing,
+    /// The name's hash.
+    Entry(u64, Use),
+    Run(Place, Use),
+}
+
+/// What for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Store,
+    Removal,
+}
+
 /// What an event needs, asked for ahead.
 impl Ledger {
     #[inline(always)]
-    pub(super) fn ask_for_entry(&self, event: &Event) {
-        if let Some(name) = leading_name(event) {
-            self.tree.ask_for_entry(name);
+    pub(super) fn ask_for_entry(&self, event: &Event) -> Asked {
+        match event {
+            Event::Stored(stored) => {
+                // Where the first new name will go. The rest of a chain is asked for while it is stored.
+                if let Some(block) = stored.blocks.first() {
+                    self.tree.ask_for_entry(block.engine.0);
+                }
+                let entry = |parent: EngineHash| Asked::Entry(self.tree.ask_for_entry(parent.0), Use::Store);
+                stored.parent.map_or(Asked::Nothing, entry)
+            }
+            Event::Removed(removed) => {
+                let entry = |name: &EngineHash| Asked::Entry(self.tree.ask_for_entry(name.0), Use::Removal);
+                removed.hashes.first().map_or(Asked::Nothing, entry)
+            }
+            Event::Cleared(_) => Asked::Nothing,
         }
-        // Where the first new name will go. The rest of a chain is asked for while it is stored.
-        if let Event::Stored(stored) = event
-            && let Some(block) = stored.blocks.first()
-        {
-            self.tree.ask_for_entry(block.engine.0);
+    }
+
+    /// Finds out which run the name's entry names, and asks for it.
+    #[inline(always)]
+    pub(super) fn ask_for_run(&self, asked: &mut Asked) {
+        if let Asked::Entry(hash, what_for) = *asked {
+            let place = self.tree.ask_for_run(hash);
+            *asked = place.map_or(Asked::Nothing, |place| Asked::Run(place, what_for));
         }
     }
 
     #[inline(always)]
-    pub(super) fn ask_for_run(&self, event: &Event) {
-        if let Some(name) = leading_name(event) {
-            self.tree.ask_for_run(name);
+    pub(super) fn ask_for_block(&self, asked: Asked) {
+        if let Asked::Run(place, what_for) = asked {
+            self.tree.ask_for_block(place, what_for == Use::Store);
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn ask_for_block(&self, event: &Event) {
-        if let Some(name) = leading_name(event) {
-            self.tree.ask_for_block(name);
-        }
-    }
-}
-
-/// The name that an event looks up first.
-#[inline(always)]
-fn leading_name(event: &Event) -> Option<u64> {
-    match event {
-        Event::Stored(stored) => stored.parent.map(|parent| parent.0),
-        Event::Removed(removed) => removed.hashes.first().map(|name| name.0),
-        Event::Cleared(_) => None,
     }
 }

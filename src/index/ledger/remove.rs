@@ -3,33 +3,82 @@
 use super::Ledger;
 use crate::{
     event::{EngineHash, Removed, Tier},
-    index::{Applied, raw::NO_SEAT, tree::AHEAD},
+    index::{
+        Applied,
+        raw::{GPU, NO_SEAT},
+        tree::{AHEAD, Place},
+    },
 };
 
 impl Ledger {
+    /// Removes block by block.
     pub(super) fn remove(&mut self, number: u32, removed: &Removed, applied: &mut Applied) {
-        let names = &removed.hashes[..];
+        for (at, &name) in removed.hashes.iter().enumerate() {
+            self.look_ahead(&removed.hashes, at);
+            let remaining = removed.remaining_copies.as_ref().and_then(|copies| copies.get(at).copied());
+            self.remove_one(number, name, removed.tier, remaining, applied);
+        }
+    }
+
+    /// Removes blocks of a slot without odd names, while nothing waits.
+    #[inline(always)]
+    pub(super) fn remove_plain(&mut self, number: u32, removed: &Removed) -> Applied {
+        let (names, tier) = (&removed.hashes[..], removed.tier);
         if names.len() > 1 {
-            names.iter().take(AHEAD[0]).for_each(|name| self.tree.ask_for_entry(name.0));
-        }
-        let before = applied.removed;
-        let copies = removed.remaining_copies.as_deref();
-        let remaining = |at: usize| copies.and_then(|copies| copies.get(at).copied());
-        if self.pending.len() > 0 || !self.holders[number as usize].oddities.has_no_names() {
-            for (at, &name) in names.iter().enumerate() {
-                self.look_ahead(names, at);
-                self.remove_one(number, name, removed.tier, remaining(at), applied);
+            for name in names.iter().take(AHEAD[0]) {
+                self.tree.ask_for_entry(name.0);
             }
-            return;
         }
-        let mut at = 0;
+        let copies = removed.remaining_copies.as_deref();
+        let (mut gone, mut kept, mut at) = (0, 0, 0);
         while at < names.len() {
             self.look_ahead(names, at);
             // Where copies are counted, each name is a case of its own.
-            let names = if copies.is_some() { &names[at..=at] } else { &names[at..] };
-            at += self.remove_regular(number, names, removed.tier, remaining(at), applied);
+            if copies.is_none() && tier == Tier::Gpu {
+                let released = self.remove_chain(number, &names[at..]);
+                if released > 0 {
+                    gone += released as u32;
+                    at += released;
+                    continue;
+                }
+            }
+            let remaining = copies.and_then(|copies| copies.get(at).copied());
+            match self.remove_regular(number, names[at], tier, remaining) {
+                Some(0) => gone += 1,
+                Some(_) => kept += 1,
+                None => {}
+            }
+            at += 1;
         }
-        self.count(number, removed.tier, -i64::from(applied.removed - before));
+        if gone > 0 {
+            self.count(number, tier, -i64::from(gone));
+        }
+        let unknown = names.len() as u32 - gone - kept;
+        Applied { removed: gone, kept, unknown, ..Applied::default() }
+    }
+
+    /// Removes the first of some blocks, and those after it as far as they are the ones before it, from the end of a run on,
+    /// which is how engines evict; how many. 0 if it is another case.
+    #[inline(always)]
+    fn remove_chain(&mut self, number: u32, names: &[EngineHash]) -> usize {
+        let holder = &self.holders[number as usize];
+        let (seat, likely) = (holder.seats[GPU], holder.next_to_go);
+        if seat == NO_SEAT || !holder.oddities.is_empty() {
+            return 0;
+        }
+        let place = match self.tree.ends_with(likely, names[0].0) {
+            true => likely,
+            false => match self.tree.named(names[0].0) {
+                Some(place) => place,
+                None => return 0,
+            },
+        };
+        let released = self.tree.release_last(seat, place, names);
+        if released > 0 {
+            let offset = place.offset - released as u32;
+            self.holders[number as usize].next_to_go = Place { run: place.run, offset };
+        }
+        released
     }
 
     #[inline(always)]
@@ -38,55 +87,34 @@ impl Ledger {
             self.tree.ask_for_entry(name.0);
         }
         if let Some(name) = names.get(at + AHEAD[1]) {
-            self.tree.ask_for_run(name.0);
+            self.tree.ask_for_run_of(name.0);
         }
         if let Some(name) = names.get(at + AHEAD[2]) {
-            self.tree.ask_for_block(name.0);
+            self.tree.ask_for_block_of(name.0);
         }
     }
 
-    /// A copy less of the first of some blocks of a slot without odd names, while nothing waits; and of those after it too, as
-    /// far as they are the blocks before it, from the end of a run on, which is how engines evict. How many. Whoever calls
-    /// counts what is removed.
-    #[inline(always)]
+    /// A copy less of a block; how many are left, or `None` if there were none. Whoever calls counts what is removed.
     fn remove_regular(
         &mut self,
         number: u32,
-        names: &[EngineHash],
+        name: EngineHash,
         tier: Tier,
         remaining: Option<u32>,
-        applied: &mut Applied,
-    ) -> usize {
-        let holder = &self.holders[number as usize];
+    ) -> Option<u32> {
+        let holder = &mut self.holders[number as usize];
         let seat = holder.seats[tier.index()];
         let held = |place: &_| seat != NO_SEAT && self.tree.holds(tier.index(), seat, *place);
-        let Some(place) = self.tree.named(names[0].0).filter(held) else {
-            applied.unknown += 1;
-            return 1;
-        };
-        if tier == Tier::Gpu && holder.oddities.is_empty() && remaining.unwrap_or(0) == 0 {
-            let released = self.tree.release_last(seat, place, names);
-            if released > 0 {
-                applied.removed += released as u32;
-                return released;
-            }
+        let place = self.tree.named(name.0).filter(held)?;
+        let spare = holder.oddities.spare(place, tier);
+        let left = remaining.unwrap_or(spare);
+        if left > 0 || spare > 0 {
+            holder.oddities.set_spare(place, tier, left.saturating_sub(1));
         }
-        let oddities = &mut self.holders[number as usize].oddities;
-        let spare = oddities.spare(place, tier);
-        match remaining.unwrap_or(spare) {
-            0 => {
-                if spare > 0 {
-                    oddities.set_spare(place, tier, 0);
-                }
-                self.tree.release(tier.index(), seat, place);
-                applied.removed += 1;
-            }
-            left => {
-                oddities.set_spare(place, tier, left - 1);
-                applied.kept += 1;
-            }
+        if left == 0 {
+            self.tree.release(tier.index(), seat, place);
         }
-        1
+        Some(left)
     }
 
     fn remove_one(

@@ -212,7 +212,7 @@ impl NameTable {
     }
 
     #[inline(always)]
-    fn hash(&self, name: u64) -> u64 {
+    pub(in crate::index) fn hash(&self, name: u64) -> u64 {
         super::shared::fold(name ^ self.key, 0x9e37_79b9_7f4a_7c15)
     }
 
@@ -351,24 +351,17 @@ impl NameTable {
         segment.entries -= 1;
     }
 
-    /// Asks for the bucket of a name.
+    /// Asks for the bucket of a name; the name's hash.
     #[inline(always)]
-    pub(in crate::index) fn prefetch(&self, name: u64) {
-        self.ask(name);
-    }
-
-    /// As [`Self::prefetch`]; the name's hash.
-    #[inline(always)]
-    fn ask(&self, name: u64) -> u64 {
+    pub(in crate::index) fn ask(&self, name: u64) -> u64 {
         let hash = self.hash(name);
         prefetch(&raw const self.segments[self.segment(hash)].buckets[home(hash)]);
         hash
     }
 
-    /// The block that probably carries `name`, by what its home bucket says.
+    /// The block that probably carries the name of this hash, by what its home bucket says.
     #[inline(always)]
-    pub(in crate::index) fn guess(&self, name: u64) -> Option<(u32, u32)> {
-        let hash = self.hash(name);
+    pub(in crate::index) fn guess(&self, hash: u64) -> Option<(u32, u32)> {
         let (bucket, kept) = (&self.segments[self.segment(hash)].buckets[home(hash)], kept(hash));
         let way = ways(bucket.matching(tag(hash))).find(|&way| bucket.kept(way) == kept);
         way.map(|way| bucket.place(way))

@@ -121,6 +121,15 @@ impl Tree {
         self.shared.is_whole(header, halves(header.gpu.load(Relaxed)).0, seat)
     }
 
+    /// Whether a block is the last one of its run, and the one that `name` leads to.
+    #[inline(always)]
+    pub(in crate::index) fn ends_with(&self, place: Place, name: u64) -> bool {
+        let (start, length) = self.shared.runs.get(place.run).extent();
+        place.offset + 1 == length
+            && self.shared.blocks.word(NAME, start + place.offset).load(Relaxed) == name
+            && !self.has_unmapped()
+    }
+
     /// The most frequent removals: the last block of a run that only this seat holds, and those before it as far as `names`,
     /// which begins with that block's, goes on with theirs. How many; 0 if it is another case.
     #[inline(always)]

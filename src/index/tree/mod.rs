@@ -209,28 +209,41 @@ impl Tree {
 
     // Looking ahead over a queue of events: each step asks for what the one before has found.
 
-    /// Asks for the table entry of a name.
+    /// Asks for the table entry of a name; the name's hash.
     #[inline(always)]
-    pub(super) fn ask_for_entry(&self, name: u64) {
-        self.names.prefetch(name);
+    pub(super) fn ask_for_entry(&self, name: u64) -> u64 {
+        self.names.ask(name)
     }
 
-    /// Asks for the run that the name's entry names.
+    /// Asks for the run that the entry of this hash probably names; the block.
     #[inline(always)]
-    pub(super) fn ask_for_run(&self, name: u64) {
-        if let Some((run, _)) = self.names.guess(name) {
-            prefetch(self.shared.runs.get(run));
-            prefetch(&raw const self.families[run as usize]);
+    pub(super) fn ask_for_run(&self, hash: u64) -> Option<Place> {
+        let (run, offset) = self.names.guess(hash)?;
+        prefetch(self.shared.runs.get(run));
+        prefetch(&raw const self.families[run as usize]);
+        Some(Place { run, offset })
+    }
+
+    /// Asks for the words of a block: its name, and, where another is to follow it, its content.
+    #[inline(always)]
+    pub(super) fn ask_for_block(&self, place: Place, with_content: bool) {
+        let start = self.shared.runs.get(place.run).extent().0;
+        prefetch(self.shared.blocks.words(NAME, start + place.offset));
+        if with_content {
+            prefetch(self.shared.blocks.words(CONTENT, start + place.offset));
         }
     }
 
-    /// Asks for the words of the block that the name's entry names.
+    /// As [`Self::ask_for_run`] and [`Self::ask_for_block`], for a name that is to be removed.
     #[inline(always)]
-    pub(super) fn ask_for_block(&self, name: u64) {
-        if let Some((run, offset)) = self.names.guess(name) {
-            let start = self.shared.runs.get(run).extent().0;
-            prefetch(self.shared.blocks.words(NAME, start + offset));
-            prefetch(self.shared.blocks.words(CONTENT, start + offset));
+    pub(super) fn ask_for_run_of(&self, name: u64) {
+        self.ask_for_run(self.names.hash(name));
+    }
+
+    #[inline(always)]
+    pub(super) fn ask_for_block_of(&self, name: u64) {
+        if let Some((run, offset)) = self.names.guess(self.names.hash(name)) {
+            self.ask_for_block(Place { run, offset }, false);
         }
     }
 }

@@ -99,10 +99,10 @@ impl Tree {
         }
         if let Some(name) = names.get(count) {
             if at == count.saturating_sub(AHEAD[1]).max(1) {
-                self.ask_for_run(name.0);
+                self.ask_for_run_of(name.0);
             }
             if at == count.saturating_sub(AHEAD[2]).max(2) {
-                self.ask_for_block(name.0);
+                self.ask_for_block_of(name.0);
             }
         }
     }
