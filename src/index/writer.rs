@@ -5,7 +5,7 @@ use std::{borrow::Borrow, fmt, sync::Arc};
 use super::{
     Applied,
     ledger::{Asked, Ledger},
-    raw::Shared,
+    raw::{Shared, prefetch},
 };
 use crate::{
     event::{EngineHash, Event, Tier},
@@ -14,6 +14,8 @@ use crate::{
 
 /// How many events ahead the table entry, the run and the words of a block are asked for.
 const AHEAD: [usize; 3] = [32, 20, 10];
+/// How many events ahead an event itself is asked for: a long list of them lies in no cache.
+const AHEAD_OF_ALL: usize = 96;
 const RING: usize = AHEAD[0].next_power_of_two();
 
 /// Applies events to one shard of a [`PrefixIndex`](super::PrefixIndex).
@@ -99,6 +101,7 @@ impl IndexWriter {
                 at(index).map_or_else(Asked::default, |event| self.ledger.ask_for_entry(event));
         }
         for (index, (slot, event)) in events.iter().enumerate() {
+            prefetch(events.as_ptr().wrapping_add(index + AHEAD_OF_ALL));
             if let Some(event) = at(index + AHEAD[0]) {
                 asked[(index + AHEAD[0]) % RING] = self.ledger.ask_for_entry(event);
             }
