@@ -6,6 +6,18 @@ use crate::event::Tier;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::index) struct Copies([u32; 4]);
 
+impl From<[u32; 4]> for Copies {
+    fn from(copies: [u32; 4]) -> Self {
+        Self(copies)
+    }
+}
+
+impl From<Copies> for [u32; 4] {
+    fn from(copies: Copies) -> Self {
+        copies.0
+    }
+}
+
 impl Copies {
     pub(in crate::index) fn one(tier: Tier) -> Self {
         let mut copies = Self::default();

@@ -71,6 +71,10 @@
 //! A slot lives in shard `index % shards`, each with one writer and at most 65,535 slots. Shards know nothing of each
 //! other's names: a parent that only a rank of another shard holds is unknown.
 //!
+//! # Snapshots
+//!
+//! What one slot holds can be written out in steps between events and built again in another index: see [`snapshot`].
+//!
 //! # What it is not
 //!
 //! It does not judge a stream: missing events, restarts and resyncs are the business of whoever feeds it. It
@@ -84,11 +88,13 @@ mod pending;
 mod prefix_index;
 mod raw;
 pub mod reference;
+pub mod snapshot;
 mod split_map;
 mod tree;
 mod writer;
 
 pub use applied::Applied;
+pub use ledger::Export;
 pub use overlap::{Extension, Overlap, Overlaps, Scratch};
 pub use prefix_index::{PENDING_LIMIT, PrefixIndex, Totals};
 pub use writer::IndexWriter;

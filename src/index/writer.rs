@@ -4,8 +4,9 @@ use std::{borrow::Borrow, fmt, sync::Arc};
 
 use super::{
     Applied,
-    ledger::{Asked, Ledger},
+    ledger::{Asked, Export, Ledger},
     raw::{Shared, prefetch},
+    snapshot::Part,
 };
 use crate::{
     event::{EngineHash, Event, Tier},
@@ -133,6 +134,19 @@ impl IndexWriter {
     /// is more. For when no event comes.
     pub fn tidy(&mut self) -> bool {
         self.ledger.tidy()
+    }
+
+    /// Begins to write out what a slot holds: see [`snapshot`](super::snapshot).
+    #[must_use]
+    pub fn export(&self, slot: Slot) -> Export {
+        self.debug_assert_mine(slot);
+        self.ledger.export(slot)
+    }
+
+    /// Goes on with that for about `blocks` blocks; whether there are more. No event of the slot may have been applied
+    /// since the export began; those of others may.
+    pub fn export_some(&self, export: &mut Export, blocks: usize, mut out: impl FnMut(Part)) -> bool {
+        self.ledger.export_some(export, blocks, &mut out)
     }
 
     fn debug_assert_mine(&self, slot: Slot) {

@@ -13,6 +13,7 @@
 //! block, for all the rest.
 
 mod end;
+mod export;
 mod free_seats;
 mod holder;
 mod naming;
@@ -24,6 +25,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
+pub use self::export::Export;
 use self::{end::Endings, free_seats::FreeSeats, holder::Holder};
 use super::{
     Applied,

@@ -12,6 +12,7 @@
 
 mod families;
 mod grow;
+mod held;
 mod hold;
 mod marking;
 mod shrink;
