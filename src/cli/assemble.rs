@@ -9,7 +9,7 @@ use super::first_probe;
 use crate::{
     config::FrontendPlan,
     fleet::{Fleet, RegistrationError},
-    frontend::{AdmissionCheck, App, Frontend, Prompts, StartError},
+    frontend::{AdmissionCheck, App, Frontend, Prompts, StartError, resume_from},
     ingest::{FleetStreams, IngestSettings},
     prompt::{Encoder, LoadError},
     select::Mode,
@@ -62,8 +62,12 @@ pub async fn assemble(plan: FrontendPlan) -> Result<Frontend, AssembleError> {
 
 /// The same with tokenizers that are loaded already, in place of the plan's.
 pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Result<Frontend, AssembleError> {
-    let memory_limit = plan.settings.index_memory_limit;
-    let streams = FleetStreams::new(IngestSettings { memory_limit, ..IngestSettings::default() });
+    let (memory_limit, replays) = (plan.settings.index_memory_limit, plan.settings.concurrent_replays);
+    let streams = FleetStreams::new(IngestSettings { memory_limit, replays, ..IngestSettings::default() });
+    // Before any rank is here: each looks for its part when it comes.
+    if let Some(source) = &plan.settings.index_snapshot_from {
+        resume_from(source, &streams).await;
+    }
     let fleet = Fleet::new(plan.router.clone(), Box::new(streams.clone()));
     let fleet = fleet.on_config_mismatch(plan.settings.on_config_mismatch);
     let fleet = fleet.inhibiting_for(plan.settings.inhibition);

@@ -9,7 +9,7 @@ use std::{
 
 use ahash::AHashSet;
 use clap::Args;
-use http::StatusCode;
+use http::{StatusCode, Uri};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 
@@ -24,8 +24,8 @@ use crate::{
     accel::{AcceleratorSettings, HashDevice},
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::{
-        AccessLogTarget, AdmissionCheck, ApiKeysError, DecisionLogSettings, FrontendSettings,
-        PrefillFallback, QueueTurns,
+        AccessLogTarget, AdminToken, AdmissionCheck, ApiKeysError, DecisionLogSettings, FrontendSettings,
+        PrefillFallback, QueueTurns, SnapshotSource,
     },
     tls::TlsFileError,
 };
@@ -101,6 +101,16 @@ pub struct FrontendArgs {
     /// no more blocks [default: no limit]
     #[arg(long, env = "KVROUTE_INDEX_MEMORY_LIMIT", value_name = "BYTES", help_heading = LIMITS)]
     pub index_memory_limit: Option<ByteSize>,
+    /// Replays of KV events, of all ranks, that run at once; others wait for their turn [default: 16]
+    #[arg(long, env = "KVROUTE_CONCURRENT_REPLAYS", value_name = "N", help_heading = LIMITS)]
+    pub concurrent_replays: Option<NonZeroUsize>,
+    /// Admin listener of a running frontend whose index this one begins with, as http://HOST:PORT; every rank's engine has to confirm
+    /// what it says [default: none]
+    #[arg(long, env = "KVROUTE_INDEX_SNAPSHOT_FROM", value_name = "URL", help_heading = WORKERS)]
+    pub index_snapshot_from: Option<String>,
+    /// File with the token that its admin listener asks for [default: that of --admin-token-file]
+    #[arg(long, env = "KVROUTE_INDEX_SNAPSHOT_TOKEN_FILE", value_name = "FILE", help_heading = WORKERS)]
+    pub index_snapshot_token_file: Option<PathBuf>,
     /// Seconds that open requests get to finish after SIGTERM or Ctrl-C [default: 30]
     #[arg(long, env = "KVROUTE_DRAIN_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub drain_timeout: Option<u64>,
@@ -247,9 +257,19 @@ pub enum ConfigError {
         /// What is wrong.
         problem: String,
     },
-    /// The token file.
-    #[error("--admin-token-file {path}: {problem}")]
+    /// No address of a frontend.
+    #[error(
+        "--index-snapshot-from '{0}' is not usable; accepted is http://HOST:PORT, of a frontend's admin listener"
+    )]
+    SnapshotUrl(String),
+    /// A token for nobody.
+    #[error("--index-snapshot-token-file {0} is of no use without --index-snapshot-from")]
+    SnapshotToken(PathBuf),
+    /// A token file.
+    #[error("{flag} {path}: {problem}")]
     Token {
+        /// The flag that names it.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong.
@@ -310,10 +330,15 @@ impl FrontendArgs {
         let admin_host = self.admin_host.or(below.admin_host).unwrap_or(default.admin.ip());
         let admin_port = self.admin_port.or(below.admin_port).unwrap_or(default.admin.port());
         let admin_token = match self.admin_token_file.or(below.admin_token_file) {
-            Some(path) => Some(read_token(&path).map_err(|problem| ConfigError::Token { path, problem })?),
+            Some(path) => Some(token("--admin-token-file", path)?),
             None if admin_host.is_loopback() => None,
             None => return Err(ConfigError::OpenAdmin(admin_host)),
         };
+        let index_snapshot_from = snapshot_source(
+            self.index_snapshot_from.or(below.index_snapshot_from),
+            self.index_snapshot_token_file.or(below.index_snapshot_token_file),
+            admin_token.as_ref(),
+        )?;
         let seconds = |flag: Option<u64>, default: Duration| flag.map_or(default, Duration::from_secs);
         let overload_status = match self.overload_status.or(below.overload_status) {
             Some(code) => StatusCode::from_u16(code)
@@ -372,6 +397,11 @@ impl FrontendArgs {
                 .or(below.index_memory_limit)
                 .map(|limit| limit.0)
                 .or(default.index_memory_limit),
+            concurrent_replays: self
+                .concurrent_replays
+                .or(below.concurrent_replays)
+                .unwrap_or(default.concurrent_replays),
+            index_snapshot_from,
             drain_timeout: seconds(self.drain_timeout.or(below.drain_timeout), default.drain_timeout),
             // Router flags say these two, see `FrontendPlan::with`.
             enforce_disagg: default.enforce_disagg,
@@ -403,6 +433,30 @@ impl FrontendArgs {
             },
         })
     }
+}
+
+fn token(flag: &'static str, path: PathBuf) -> Result<AdminToken, ConfigError> {
+    read_token(&path).map_err(|problem| ConfigError::Token { flag, path, problem })
+}
+
+/// Whose index to begin with. Frontends of one fleet mostly have one token.
+fn snapshot_source(
+    url: Option<String>,
+    token_file: Option<PathBuf>,
+    own: Option<&AdminToken>,
+) -> Result<Option<SnapshotSource>, ConfigError> {
+    let Some(text) = url else {
+        return token_file.map_or(Ok(None), |path| Err(ConfigError::SnapshotToken(path)));
+    };
+    let url = text.trim().trim_end_matches('/').parse::<Uri>().ok();
+    let usable =
+        |url: &Uri| url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none();
+    let Some(url) = url.filter(usable) else { return Err(ConfigError::SnapshotUrl(text)) };
+    let token = match token_file {
+        Some(path) => Some(token("--index-snapshot-token-file", path)?),
+        None => own.cloned(),
+    };
+    Ok(Some(SnapshotSource { url, token }))
 }
 
 /// Reads what the flag's own parser would.

@@ -9,7 +9,7 @@ mod rejection;
 mod tier;
 pub mod wire;
 
-pub use normalise::Normaliser;
+pub use normalise::{Learned, Normaliser};
 pub use rejection::{Rejection, Rejections};
 pub use tier::Tier;
 

@@ -68,7 +68,7 @@ pub use rank::Expected;
 pub use registration_error::RegistrationError;
 pub use registry::Fleet;
 pub use router_config::{RouterConfig, RouterConfigError};
-pub use stream_status::{StreamState, StreamStatus, StreamTotals};
+pub use stream_status::{IndexOrigin, StreamState, StreamStatus, StreamTotals};
 pub use streams::{Expectations, ExpectedLimits, IndexKey, StreamSource, Streams};
 pub use view::{FleetView, ModelRoute, RankMember, SetView};
 pub use worker_info::WorkerInfo;

@@ -78,6 +78,8 @@ impl Ranks<'_> {
         let source = StreamSource {
             slot,
             worker: info.id,
+            url: info.url.to_string(),
+            started_ms: info.spec.registered_ms,
             rank,
             events,
             replay: of_rank(&checked.replay)?,

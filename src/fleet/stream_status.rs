@@ -51,6 +51,31 @@ impl StreamState {
     }
 }
 
+/// Where what the index holds of a rank came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexOrigin {
+    /// From the engine's events alone.
+    Events,
+    /// From another frontend's snapshot, which the engine has yet to confirm: nothing of it is credited.
+    UnconfirmedSnapshot,
+    /// From a snapshot that the engine confirmed, and the events since.
+    Snapshot,
+}
+
+impl IndexOrigin {
+    const ALL: [Self; 3] = [Self::Events, Self::UnconfirmedSnapshot, Self::Snapshot];
+
+    /// The name on the admin listener.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Events => "events",
+            Self::UnconfirmedSnapshot => "unconfirmed-snapshot",
+            Self::Snapshot => "snapshot",
+        }
+    }
+}
+
 impl fmt::Display for StreamState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -78,6 +103,8 @@ pub struct StreamStatus {
     overloads: AtomicU64,
     overloaded: AtomicBool,
     growth_stopped: AtomicBool,
+    replay_waits: AtomicBool,
+    origin: AtomicU8,
     /// Fleet time at which a request was last sent there for what it has cached; 0 before the first.
     matched_ms: AtomicU64,
 }
@@ -99,6 +126,8 @@ impl StreamStatus {
             overloads: AtomicU64::new(0),
             overloaded: AtomicBool::new(false),
             growth_stopped: AtomicBool::new(false),
+            replay_waits: AtomicBool::new(false),
+            origin: AtomicU8::new(IndexOrigin::Events as u8),
             matched_ms: AtomicU64::new(0),
         }
     }
@@ -180,6 +209,29 @@ impl StreamStatus {
     #[must_use]
     pub fn growth_stopped(&self) -> bool {
         self.growth_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a replay that the stream needs waits, because as many of other ranks run as may.
+    pub fn set_replay_waits(&self, waits: bool) {
+        self.replay_waits.store(waits, Ordering::Relaxed);
+    }
+
+    /// Whether a replay that the stream needs waits, because as many of other ranks run as may.
+    #[must_use]
+    pub fn replay_waits(&self) -> bool {
+        self.replay_waits.load(Ordering::Relaxed)
+    }
+
+    /// Notes where what the index holds of the rank came from.
+    pub fn set_origin(&self, origin: IndexOrigin) {
+        self.origin.store(origin as u8, Ordering::Relaxed);
+    }
+
+    /// Where what the index holds of the rank came from.
+    #[must_use]
+    pub fn origin(&self) -> IndexOrigin {
+        let origin = self.origin.load(Ordering::Relaxed);
+        IndexOrigin::ALL.into_iter().find(|&known| known as u8 == origin).unwrap_or(IndexOrigin::Events)
     }
 
     /// Notes that a request was sent to the rank and finds some of its prompt cached there; `now_ms` by the fleet's clock.

@@ -33,6 +33,10 @@ pub struct StreamSource {
     pub slot: Slot,
     /// Its worker.
     pub worker: WorkerId,
+    /// Where that serves requests.
+    pub url: String,
+    /// When it was started, if it says: milliseconds since the Unix epoch, by its own clock.
+    pub started_ms: Option<u64>,
     /// Its rank.
     pub rank: Rank,
     /// ZMQ endpoint of the events.

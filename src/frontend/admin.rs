@@ -19,7 +19,7 @@ use super::{
     counters::Surface,
     devices::devices_object,
     error::ApiError,
-    explain, exposition,
+    explain, exposition, index_snapshot,
     openai::Fields,
     overlaps::{self, Question},
     parity,
@@ -52,6 +52,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/v1/workers/{id}/drain", post(drain))
         .route("/v1/workers/{id}/fence", post(fence))
         .route("/v1/worker-sets", get(list_sets))
+        .route(index_snapshot::PATH, get(index_snapshot::serve))
         .route("/busy_threshold", get(list_thresholds).post(set_threshold))
         .fallback(unknown)
         .method_not_allowed_fallback(other_method)
@@ -79,7 +80,7 @@ async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next
 async fn unknown(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
         "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, POST \
-         /v1/route/overlaps, GET /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets and /busy_threshold",
+         /v1/route/overlaps, GET /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets, GET /v1/index/snapshot and /busy_threshold",
         uri.path()
     ))
 }
@@ -358,6 +359,8 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
             "overloads": totals.overloads,
             "overloaded": member.status.overloaded(),
             "growth_stopped": member.status.growth_stopped(),
+            "replay_waits": member.status.replay_waits(),
+            "index_from": member.status.origin().name(),
             "lag_ms": totals.lag_ms,
         },
         "cached_blocks": { "gpu": blocks[0], "host": blocks[1], "disk": blocks[2], "external": blocks[3] },

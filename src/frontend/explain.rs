@@ -86,6 +86,8 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
                 url: Some(member.worker.url.to_string()),
                 approximate: Some(state == StreamState::Approximate),
                 withheld_because: Some(withholding(member)),
+                index_from: (state != StreamState::Absent && state != StreamState::Approximate)
+                    .then(|| member.status.origin().name()),
                 parity: member.worker.parity.withholds().then(|| parity::object(member)),
                 failures: Some(member.worker.failures()),
                 inhibited_seconds: Some(member.worker.inhibited_ms(now_ms) as f64 / 1000.0),
@@ -151,6 +153,8 @@ pub(super) struct Beside {
     pub(super) approximate: Option<bool>,
     /// What keeps the row from being credited: the state of its stream, or its parity check.
     pub(super) withheld_because: Option<&'static str>,
+    /// Where what the index holds of it came from.
+    pub(super) index_from: Option<&'static str>,
     /// How many requests in a row it failed, and for how long it gets none because of that.
     pub(super) failures: Option<u64>,
     pub(super) inhibited_seconds: Option<f64>,
@@ -196,6 +200,7 @@ impl Told<'_> {
             "overlap_blocks": overlap(row.overlap),
             "expected_blocks": row.expected,
             "approximate": beside.approximate,
+            "index_from": beside.index_from,
             "cached_tokens": row.cached_tokens,
             "load": {
                 "requests": row.load.requests,

@@ -12,7 +12,7 @@ use super::{
     counters::{Outcome, Surface},
     devices, drift,
     first_token::FirstTokenTimes,
-    index_memory, overlaps, parity,
+    index_memory, index_snapshot, overlaps, parity,
     prompts::TokenSource,
     queue, session,
 };
@@ -53,6 +53,7 @@ impl Source for Numbers {
         parity::write(app, &view, page)?;
         drift::write(&view, page)?;
         index_memory::write(app, &view, page)?;
+        index_snapshot::write(app, page)?;
         events(app, page)
     }
 }

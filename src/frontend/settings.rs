@@ -2,6 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
     str::FromStr,
     sync::Arc,
     time::Duration,
@@ -12,11 +13,12 @@ use serde::Deserialize;
 
 use super::{
     access_log::AccessLogTarget, admin_token::AdminToken, api_keys::ApiKeys,
-    decision_log::DecisionLogSettings,
+    decision_log::DecisionLogSettings, index_snapshot::SnapshotSource,
 };
 use crate::{
     accel::AcceleratorSettings,
     fleet::{DEFAULT_INHIBITION, Namespaces, OnConfigMismatch},
+    ingest::IngestSettings,
     proxy::PoolSettings,
     tls::Identity,
 };
@@ -50,6 +52,10 @@ pub struct FrontendSettings {
     pub max_connections: Option<usize>,
     /// Bytes that the indexes may use together. Default: no limit.
     pub index_memory_limit: Option<u64>,
+    /// Replays of KV events, of all ranks, that may run at once. Default 16.
+    pub concurrent_replays: NonZeroUsize,
+    /// Another frontend whose index this one begins with. Default: none.
+    pub index_snapshot_from: Option<SnapshotSource>,
     /// What open requests get to finish in when the frontend stops. Default 30 s.
     pub drain_timeout: Duration,
     /// How many other workers are tried when one cannot be reached. Default 2.
@@ -101,6 +107,8 @@ impl Default for FrontendSettings {
             max_concurrent_requests: None,
             max_connections: None,
             index_memory_limit: None,
+            concurrent_replays: IngestSettings::default().replays,
+            index_snapshot_from: None,
             drain_timeout: Duration::from_secs(30),
             retries: 2,
             on_config_mismatch: OnConfigMismatch::Stop,

@@ -16,18 +16,22 @@ use super::{
     handle::Stream,
     index_sink::{IndexSink, Source},
     lane::{Lane, Turn},
+    replays::Replays,
     retold,
     settings::IngestSettings,
     sink::Sink,
+    snapshot::{Load, RankExport},
     source::{Contexts, SourceError},
+    stream::Memory,
 };
 use crate::{
-    event::Event,
+    event::{Event, Learned},
     fleet::{Expectations, ExpectedLimits, StreamState, StreamStatus},
     index::{Applied, IndexWriter},
     slot::Slot,
 };
 use ahash::AHashMap;
+use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -57,16 +61,18 @@ impl Ingestor {
     /// # Errors
     /// The system has no thread left.
     pub fn start(writers: Vec<IndexWriter>, settings: IngestSettings) -> io::Result<Self> {
-        Self::start_within(writers, settings, Arc::new(Budget::new(&settings)))
+        let (budget, replays) = (Arc::new(Budget::new(&settings)), Replays::new(settings.replays));
+        Self::start_within(writers, settings, budget, replays)
     }
 
-    /// The same within a budget that others share.
+    /// The same within limits that others share.
     pub(super) fn start_within(
         writers: Vec<IndexWriter>,
         settings: IngestSettings,
         budget: Arc<Budget>,
+        replays: Arc<Replays>,
     ) -> io::Result<Self> {
-        let (ingestor, appliers) = Self::with_appliers(writers, settings, budget);
+        let (ingestor, appliers) = Self::with_appliers(writers, settings, budget, replays);
         for (shard, (applier, inbox)) in appliers.into_iter().enumerate() {
             thread::Builder::new().name(format!("kv-apply-{shard}")).spawn(move || applier.run(&inbox))?;
         }
@@ -78,7 +84,8 @@ impl Ingestor {
     #[must_use]
     pub fn by_hand(writers: Vec<IndexWriter>, settings: IngestSettings) -> (Self, Vec<HandApplier>) {
         let budget = Arc::new(Budget::new(&IngestSettings { memory_limit: None, ..settings }));
-        let (ingestor, appliers) = Self::with_appliers(writers, settings, budget);
+        let replays = Replays::new(settings.replays);
+        let (ingestor, appliers) = Self::with_appliers(writers, settings, budget, replays);
         (ingestor, appliers.into_iter().map(|(applier, turns)| HandApplier { applier, turns }).collect())
     }
 
@@ -86,6 +93,7 @@ impl Ingestor {
         writers: Vec<IndexWriter>,
         settings: IngestSettings,
         budget: Arc<Budget>,
+        replays: Arc<Replays>,
     ) -> (Self, Vec<(Applier, Receiver<Turn>)>) {
         let counters = Arc::new(Counters::default());
         // A turn for each rank at most.
@@ -96,7 +104,7 @@ impl Ingestor {
             applier
         };
         let appliers = writers.into_iter().map(applier).zip(inboxes).collect();
-        let (lanes, contexts) = (Mutex::default(), Contexts::new());
+        let (lanes, contexts) = (Mutex::default(), Contexts::with(replays));
         (Self { appliers: turns, lanes, contexts, settings, budget, counters }, appliers)
     }
 
@@ -105,16 +113,34 @@ impl Ingestor {
     /// # Errors
     /// See [`Stream::open`].
     pub fn open(&self, source: Source, status: Arc<StreamStatus>) -> Result<Stream, SourceError> {
+        self.resume(source, status, None)
+    }
+
+    /// The same for a rank of which a snapshot says where its stream stood, what that had learned, and what it held.
+    pub(super) fn resume(
+        &self,
+        source: Source,
+        status: Arc<StreamStatus>,
+        snapshot: Option<(Memory, Learned, Bytes)>,
+    ) -> Result<Stream, SourceError> {
         let Some(lane) = self.lane(source.slot) else { return Err(SourceError::NoWriter) };
         let (slot, worker, rank) = (source.slot, source.worker, source.rank);
         let feed = source.feed.clone();
         let gate = Gate::new(status);
-        let sink = self.sink_of(source, &gate, &lane);
-        let stream = Stream::open(&self.contexts, &feed, sink)?;
-        let rebuild = stream
-            .rebuild()
-            .map_err(|source| SourceError::Spawn { address: feed.endpoint.address, source })?;
-        self.budget.enter(Member { slot, worker, rank, gate, rebuild });
+        let mut sink = self.sink_of(source, &gate, &lane);
+        let memory = snapshot.map(|(memory, learned, records)| {
+            sink.resume(&learned);
+            let counters = Arc::clone(&self.counters);
+            let load = Load::new((slot, memory.sequence, records), Arc::clone(&gate), lane.clone(), counters);
+            lane.put(Job::Load(Box::new(load)));
+            memory
+        });
+        let stream = Stream::resume(&self.contexts, &feed, sink, memory).inspect_err(|_| {
+            if memory.is_some() {
+                lane.put(Job::Retire(slot));
+            }
+        })?;
+        self.budget.enter(Member { slot, worker, rank, gate, rebuild: stream.rebuild() });
         self.lanes.lock().insert(slot, lane);
         Ok(stream)
     }
@@ -225,6 +251,10 @@ pub(super) enum Job {
     Clear(Slot, Arc<Gate>),
     State(StreamState, Ticket, Arc<Gate>),
     Retire(Slot),
+    /// A rank is written out for a snapshot; nothing else of it is done before that is through.
+    Export(Box<RankExport>),
+    /// A rank comes whose blocks are in a snapshot.
+    Load(Box<Load>),
     /// A rank comes whose cache has room for so many blocks.
     Expect(Slot, u64),
     /// A rank comes that is expected to cache what it is sent, which `slot` holds.
@@ -323,6 +353,8 @@ impl Applier {
                 self.rooms.remove(&slot.index);
                 self.expecting.end(slot);
             }
+            Job::Export(export) => export.go_on(&self.writer),
+            Job::Load(load) => load.go_on(&mut self.writer),
             Job::Expect(slot, room) => {
                 self.rooms.insert(slot.index, room);
                 let all = self.rooms.values().sum::<u64>().min(MOST_EXPECTED);

@@ -29,6 +29,9 @@ pub struct Counters {
     unreadable_batches: AtomicU64,
     foreign_rank_batches: AtomicU64,
     unheard_prompts: AtomicU64,
+    loaded: AtomicU64,
+    resumed: AtomicU64,
+    given_up: AtomicU64,
     rejected: [AtomicU64; Rejection::ALL.len()],
 }
 
@@ -51,6 +54,12 @@ pub struct IngestTotals {
     pub foreign_rank_batches: u64,
     /// Prompts sent to ranks without events whose blocks nobody expects there, since the applier had no time.
     pub unheard_prompts: u64,
+    /// Blocks that were built from snapshots.
+    pub loaded_blocks: u64,
+    /// Ranks whose engines were shown to be those of a snapshot.
+    pub resumed_ranks: u64,
+    /// Ranks for which a snapshot had blocks that turned out not to be true any more, or could not be shown to be.
+    pub given_up_ranks: u64,
     /// Events that could not be read or were not let through, by the normaliser's reason; every reason is there.
     pub rejected: Vec<(&'static str, u64)>,
 }
@@ -120,6 +129,18 @@ impl Counters {
         add(&self.unheard_prompts, 1);
     }
 
+    pub(super) fn note_loaded(&self, blocks: u64) {
+        add(&self.loaded, blocks);
+    }
+
+    pub(super) fn note_resumed(&self) {
+        add(&self.resumed, 1);
+    }
+
+    pub(super) fn note_given_up(&self) {
+        add(&self.given_up, 1);
+    }
+
     pub(super) fn note_rejected(&self, reason: Rejection, count: u64) {
         add(&self.rejected[reason as usize], count);
     }
@@ -148,6 +169,9 @@ impl Counters {
             unreadable_batches: read(&self.unreadable_batches),
             foreign_rank_batches: read(&self.foreign_rank_batches),
             unheard_prompts: read(&self.unheard_prompts),
+            loaded_blocks: read(&self.loaded),
+            resumed_ranks: read(&self.resumed),
+            given_up_ranks: read(&self.given_up),
             rejected: Rejection::ALL
                 .into_iter()
                 .map(|reason| (reason.name(), read(&self.rejected[reason as usize])))

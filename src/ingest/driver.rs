@@ -10,9 +10,10 @@ use zmq::Message;
 
 use super::{
     handle::Inbox,
+    replays::Permit,
     sink::{Note, Pace, Sink, Taken},
     source::{Arrival, EndpointMode, Feed, Lent, ReplaySocket, Subscriber, SubscriberEvent},
-    stream::{Output, StreamMachine},
+    stream::{Memory, Output, StreamMachine},
 };
 
 /// Messages taken from a socket before the others get their turn.
@@ -30,6 +31,10 @@ pub(super) struct Driver<S> {
     sink: S,
     subscriber: Subscriber,
     replay: Option<ReplaySocket>,
+    /// From which batch on a replay is to be asked for once it may be.
+    wanted: Option<u64>,
+    /// The turn of the replay that is asked for, or wanted.
+    permit: Option<Permit>,
     connections: u32,
     reopen_at: Option<Duration>,
     inbox: Inbox,
@@ -45,6 +50,8 @@ impl<S: Sink> Driver<S> {
             sink,
             subscriber,
             replay: None,
+            wanted: None,
+            permit: None,
             connections: 0,
             reopen_at: None,
             inbox,
@@ -52,6 +59,14 @@ impl<S: Sink> Driver<S> {
             feed,
             lent,
         }
+    }
+
+    /// The same for a stream that goes on from where another one stood, if its engine can replay.
+    pub(super) fn resuming(mut self, memory: Option<Memory>) -> Self {
+        if let Some(memory) = memory.filter(|_| self.feed.replay.is_some()) {
+            self.machine = self.machine.resuming(memory);
+        }
+        self
     }
 
     pub(super) fn run(mut self) {
@@ -70,6 +85,10 @@ impl<S: Sink> Driver<S> {
                 self.machine.resync(self.now());
                 self.drain();
             }
+            if let Some(request) = self.inbox.export_wanted() {
+                self.sink.export(self.machine.memory(), request);
+            }
+            self.begin_replay();
             self.connection_events();
             self.live();
             self.replay();
@@ -224,12 +243,38 @@ impl<S: Sink> Driver<S> {
         }
         if !self.machine.awaits_replay() {
             self.replay = None;
+            self.wanted = None;
+            if self.permit.take().is_some_and(|permit| !permit.is_granted()) {
+                self.sink.note(Note::ReplayWaits(false));
+            }
         }
     }
 
+    /// Asks for a replay, or gets in line. A stream that asks again while it replays, or waits, keeps its turn.
     fn ask(&mut self, from: u64) {
         self.replay = None;
-        let Some(address) = &self.feed.replay else { return };
+        self.wanted = Some(from);
+        let permit = self.permit.get_or_insert_with(|| self.lent.replays.ask(self.inbox.waker()));
+        if permit.is_granted() {
+            self.open_replay();
+        } else {
+            self.sink.note(Note::ReplayWaits(true));
+            self.machine.replay_waits();
+        }
+    }
+
+    /// Asks for the replay that waited, if it is its turn.
+    fn begin_replay(&mut self) {
+        if self.wanted.is_some() && self.permit.as_ref().is_some_and(Permit::is_granted) {
+            self.sink.note(Note::ReplayWaits(false));
+            self.machine.replay_begins(self.now());
+            self.open_replay();
+            self.drain();
+        }
+    }
+
+    fn open_replay(&mut self) {
+        let (Some(address), Some(from)) = (&self.feed.replay, self.wanted.take()) else { return };
         match ReplaySocket::ask(&self.lent.context, address, from) {
             Ok(socket) => self.replay = Some(socket),
             Err(error) => {

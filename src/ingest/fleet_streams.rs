@@ -1,10 +1,15 @@
 //! The fleet's event streams: opened and closed as ranks come and go.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use ahash::AHashMap;
+use bytes::Bytes;
+use crossbeam_channel::unbounded;
 use parking_lot::Mutex;
-use tracing::error;
+use tracing::{error, info, warn};
 
 use super::{
     applier::Ingestor,
@@ -12,10 +17,14 @@ use super::{
     counters::IngestTotals,
     handle::Stream,
     index_sink::Source,
+    replays::{ReplayTotals, Replays},
     settings::IngestSettings,
+    snapshot::{Claim, ExportRequest, Kept, Snapshot, SnapshotBusy, SnapshotTotals, Whose, Writer},
     source::{Endpoint, Feed},
+    stream::Memory,
 };
 use crate::{
+    event::Learned,
     fleet::{Expectations, ExpectedLimits, IndexKey, StreamSource, StreamStatus, Streams},
     index::IndexWriter,
     slot::Slot,
@@ -31,25 +40,64 @@ pub struct FleetStreams {
     settings: IngestSettings,
     /// Of all indexes together.
     budget: Arc<Budget>,
+    replays: Arc<Replays>,
+    snapshots: Arc<Snapshots>,
 }
 
 #[derive(Default)]
 struct Open {
     ingestors: AHashMap<IndexKey, Arc<Ingestor>>,
-    streams: AHashMap<Slot, Stream>,
+    streams: AHashMap<Slot, Followed>,
+}
+
+/// A rank whose events are followed.
+struct Followed {
+    key: IndexKey,
+    whose: Whose,
+    status: Arc<StreamStatus>,
+    stream: Stream,
+}
+
+/// The snapshot that ranks are resumed from, if any, and what was made of such.
+#[derive(Default)]
+struct Snapshots {
+    kept: Mutex<Option<Kept>>,
+    /// Held while one is written.
+    writing: Mutex<()>,
+    /// Relaxed: a statistic.
+    written: AtomicU64,
+    unusable: AtomicU64,
+}
+
+/// Snapshots that were written and used, at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SnapshotUse {
+    /// Snapshots written to their end.
+    pub written: u64,
+    /// Ranks of the snapshot that was read that have not registered here yet.
+    pub waiting: u64,
+    /// Ranks that registered here as another model, with other blocks, or started anew, so that it was of no use.
+    pub unusable: u64,
 }
 
 impl FleetStreams {
     /// No streams yet; those that come keep to `settings`.
     #[must_use]
     pub fn new(settings: IngestSettings) -> Self {
-        Self { open: Arc::default(), settings, budget: Arc::new(Budget::new(&settings)) }
+        let (budget, replays) = (Arc::new(Budget::new(&settings)), Replays::new(settings.replays));
+        Self { open: Arc::default(), settings, budget, replays, snapshots: Arc::default() }
     }
 
     /// What all indexes together use, and may.
     #[must_use]
     pub fn memory(&self) -> IndexMemory {
         self.budget.memory()
+    }
+
+    /// The replays of all indexes' streams.
+    #[must_use]
+    pub fn replays(&self) -> ReplayTotals {
+        self.replays.totals()
     }
 
     fn ingestor(&self, key: &IndexKey) -> Option<Arc<Ingestor>> {
@@ -59,7 +107,92 @@ impl FleetStreams {
     /// Drops what the index holds of a slot and replays what its engine still knows. Nothing happens to a slot without a stream.
     pub fn resync(&self, slot: Slot) {
         if let Some(stream) = self.open.lock().streams.get(&slot) {
-            stream.resync();
+            stream.stream.resync();
+        }
+    }
+
+    /// Writes what the indexes hold, of one model or of all, to wherever `put` puts it, which says whether anybody is still there.
+    /// It blocks for as long as that takes. Streams and lookups go on; see `snapshot/mod.rs`.
+    ///
+    /// # Errors
+    /// Another one is being written.
+    pub fn write_snapshot(
+        &self,
+        model: Option<&str>,
+        put: impl FnMut(Bytes) -> bool,
+    ) -> Result<SnapshotTotals, SnapshotBusy> {
+        let Some(_writing) = self.snapshots.writing.try_lock() else { return Err(SnapshotBusy) };
+        let totals = self.write(model, Writer::new(put)).unwrap_or_default();
+        if totals.bytes > 0 {
+            self.snapshots.written.fetch_add(1, Relaxed);
+        }
+        Ok(totals)
+    }
+
+    /// `None` if whoever read it has left.
+    fn write(
+        &self,
+        model: Option<&str>,
+        mut writer: Writer<impl FnMut(Bytes) -> bool>,
+    ) -> Option<SnapshotTotals> {
+        let mut keys: Vec<IndexKey> = self.open.lock().ingestors.keys().cloned().collect();
+        keys.retain(|key| model.is_none_or(|model| key.model == model));
+        for key in keys {
+            writer.index(&key).ok()?;
+            let slots = |open: &Open| {
+                let of_key = open.streams.iter().filter(|(_, followed)| followed.key == key);
+                of_key.map(|(&slot, _)| slot).collect::<Vec<_>>()
+            };
+            let slots = slots(&self.open.lock());
+            for slot in slots {
+                let asked = self.open.lock().streams.get(&slot).map(|followed| {
+                    let (to, exported) = unbounded();
+                    followed.stream.export(ExportRequest(to));
+                    (followed.whose.clone(), followed.status.state(), exported)
+                });
+                // It may have left meanwhile.
+                let Some((whose, state, exported)) = asked else { continue };
+                writer.rank(whose, state, &exported).ok()?;
+            }
+        }
+        writer.end().ok()
+    }
+
+    /// Lets ranks that come begin where a snapshot says that they stood, in place of any before it.
+    pub fn keep(&self, snapshot: Snapshot) {
+        *self.snapshots.kept.lock() = Some(snapshot.into_kept());
+    }
+
+    /// What became of snapshots.
+    #[must_use]
+    pub fn snapshots(&self) -> SnapshotUse {
+        let mut kept = self.snapshots.kept.lock();
+        let over = kept.take_if(|kept| kept.is_over());
+        if let Some(left) = over.map(|kept| kept.left()).filter(|&left| left > 0) {
+            info!(ranks = left, "the rest of the snapshot is given up: these ranks did not register");
+        }
+        let waiting = kept.as_ref().map_or(0, |kept| kept.left() as u64);
+        let read = |count: &AtomicU64| count.load(Relaxed);
+        SnapshotUse {
+            written: read(&self.snapshots.written),
+            waiting,
+            unusable: read(&self.snapshots.unusable),
+        }
+    }
+
+    /// What the snapshot has for a rank that comes.
+    fn claim(&self, key: &IndexKey, whose: &Whose) -> Option<(Memory, Learned, Bytes)> {
+        let mut kept = self.snapshots.kept.lock();
+        let claim = kept.as_mut().map_or(Claim::Nothing, |kept| kept.claim(key, whose));
+        drop(kept.take_if(|kept| kept.is_over()));
+        match claim {
+            Claim::Nothing => None,
+            Claim::Rank(memory, learned, records) => Some((memory, learned, records)),
+            Claim::Unusable(why) => {
+                self.snapshots.unusable.fetch_add(1, Relaxed);
+                warn!(worker = whose.worker, rank = whose.rank, why, "the snapshot is of no use for a rank");
+                None
+            }
         }
     }
 
@@ -75,7 +208,8 @@ impl FleetStreams {
 
 impl Streams for FleetStreams {
     fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) {
-        match Ingestor::start_within(writers, self.settings, Arc::clone(&self.budget)) {
+        let (budget, replays) = (Arc::clone(&self.budget), Arc::clone(&self.replays));
+        match Ingestor::start_within(writers, self.settings, budget, replays) {
             Ok(ingestor) => {
                 self.open.lock().ingestors.insert(key.clone(), Arc::new(ingestor));
             }
@@ -94,12 +228,15 @@ impl Streams for FleetStreams {
         let Some(ingestor) = self.ingestor(key) else {
             return Err("the index of this model has no thread to apply KV events with".to_owned());
         };
+        let whose = Whose::from(&source);
         let StreamSource { slot, worker, rank, block_size, eagle, room, .. } = source;
         let endpoint = Endpoint::new(source.direction, source.events);
         let feed = Feed { replay: source.replay, settings: self.settings.stream, ..Feed::new(endpoint) };
         let source = Source { slot, worker, rank, feed, block_size, eagle, room };
-        let stream = ingestor.open(source, status).map_err(|error| error.to_string())?;
-        self.open.lock().streams.insert(slot, stream);
+        let snapshot = self.claim(key, &whose);
+        let stream =
+            ingestor.resume(source, Arc::clone(&status), snapshot).map_err(|error| error.to_string())?;
+        self.open.lock().streams.insert(slot, Followed { key: key.clone(), whose, status, stream });
         Ok(())
     }
 

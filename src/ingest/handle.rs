@@ -10,12 +10,15 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use parking_lot::Mutex;
 use zmq::PollItem;
 
 use super::{
     driver::Driver,
     sink::Sink,
+    snapshot::ExportRequest,
     source::{Contexts, Feed, ReplaySocket, SourceError, Subscriber},
+    stream::Memory,
 };
 
 /// A stream that runs on its own thread until this is dropped. Dropping waits for the thread, which ends
@@ -24,7 +27,7 @@ use super::{
 pub struct Stream {
     address: String,
     signals: Arc<Signals>,
-    wake: PipeWriter,
+    wake: Arc<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,30 +39,43 @@ struct Signals {
     engine_started: AtomicBool,
     resync: AtomicBool,
     rebuild: AtomicBool,
+    /// Behind a lock, since it is more than a fact.
+    export: Mutex<Option<ExportRequest>>,
 }
 
 /// Asks a stream to build what the index holds of its rank anew.
 #[derive(Debug)]
 pub(super) struct Rebuild {
     signals: Arc<Signals>,
-    wake: PipeWriter,
+    wake: Arc<PipeWriter>,
 }
 
 impl Rebuild {
     pub(super) fn ask(&self) {
         self.signals.rebuild.store(true, Ordering::Relaxed);
-        // An error means that the thread has ended, so there is nobody to wake.
-        let _ = (&self.wake).write(&[0]);
+        wake(&self.wake);
     }
+}
+
+fn wake(mut pipe: &PipeWriter) {
+    // An error means that the thread has ended, so there is nobody to wake.
+    let _ = pipe.write(&[0]);
 }
 
 /// The thread's end of it.
 pub(super) struct Inbox {
     signals: Arc<Signals>,
     woken: PipeReader,
+    wake: Arc<PipeWriter>,
 }
 
 impl Inbox {
+    /// For whoever has to make the thread look at something of its own.
+    pub(super) fn waker(&self) -> impl Fn() + Send + Sync + use<> {
+        let pipe = Arc::clone(&self.wake);
+        move || wake(&pipe)
+    }
+
     pub(super) fn stopped(&self) -> bool {
         self.signals.stop.load(Ordering::Relaxed)
     }
@@ -92,6 +108,11 @@ impl Inbox {
         self.signals.rebuild.swap(false, Ordering::Relaxed)
     }
 
+    /// Who wants to know what is known of the rank, since the last time that this was asked.
+    pub(super) fn export_wanted(&self) -> Option<ExportRequest> {
+        self.signals.export.lock().take()
+    }
+
     /// Whether the owner doubts what was heard, since the last time that this was asked.
     pub(super) fn resync_wanted(&self) -> bool {
         self.signals.resync.swap(false, Ordering::Relaxed)
@@ -105,6 +126,16 @@ impl Stream {
     /// # Errors
     /// An address that ZMQ does not understand or that cannot be listened on; no thread or descriptor left.
     pub fn open(contexts: &Contexts, feed: &Feed, sink: impl Sink + 'static) -> Result<Self, SourceError> {
+        Self::resume(contexts, feed, sink, None)
+    }
+
+    /// The same for a rank whose sink has already what another stream was told, up to where that stood.
+    pub(super) fn resume(
+        contexts: &Contexts,
+        feed: &Feed,
+        sink: impl Sink + 'static,
+        memory: Option<Memory>,
+    ) -> Result<Self, SourceError> {
         let lent = contexts.lend();
         let refused = |source| SourceError::Subscribe { address: feed.endpoint.address.clone(), source };
         let spawn = |source| SourceError::Spawn { address: feed.endpoint.address.clone(), source };
@@ -116,9 +147,9 @@ impl Stream {
         }
         let address = subscriber.address().unwrap_or_else(|| feed.endpoint.address.clone());
         let (woken, wake) = io::pipe().map_err(spawn)?;
-        let signals = Arc::new(Signals::default());
-        let driver =
-            Driver::new(feed.clone(), sink, subscriber, lent, Inbox { signals: Arc::clone(&signals), woken });
+        let (wake, signals) = (Arc::new(wake), Arc::new(Signals::default()));
+        let inbox = Inbox { signals: Arc::clone(&signals), woken, wake: Arc::clone(&wake) };
+        let driver = Driver::new(feed.clone(), sink, subscriber, lent, inbox).resuming(memory);
         let thread =
             thread::Builder::new().name("kv-events".into()).spawn(move || driver.run()).map_err(spawn)?;
         Ok(Self { address, signals, wake, thread: Some(thread) })
@@ -144,14 +175,19 @@ impl Stream {
         }
     }
 
+    /// Asks for what is known of the rank; whoever asked before, and was not answered yet, is not.
+    pub(super) fn export(&self, request: ExportRequest) {
+        *self.signals.export.lock() = Some(request);
+        self.wake();
+    }
+
     /// For whoever may ask the stream to begin anew.
-    pub(super) fn rebuild(&self) -> io::Result<Rebuild> {
-        Ok(Rebuild { signals: Arc::clone(&self.signals), wake: self.wake.try_clone()? })
+    pub(super) fn rebuild(&self) -> Rebuild {
+        Rebuild { signals: Arc::clone(&self.signals), wake: Arc::clone(&self.wake) }
     }
 
     fn wake(&self) {
-        // An error means that the thread has ended, so there is nobody to wake.
-        let _ = (&self.wake).write(&[0]);
+        wake(&self.wake);
     }
 }
 

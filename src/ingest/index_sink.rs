@@ -8,12 +8,13 @@ use super::{
     gate::Gate,
     lane::{Lane, Put},
     sink::{Note, Pace, Sink, Taken},
+    snapshot::{ExportRequest, RankExport},
     source::Feed,
-    stream::Purpose,
+    stream::{Memory, Purpose},
 };
 use crate::{
-    event::{Event, Normaliser, Rejection, Rejections, wire},
-    fleet::StreamState,
+    event::{Event, Learned, Normaliser, Rejection, Rejections, wire},
+    fleet::{IndexOrigin, StreamState},
     hash::BlockSize,
     slot::{Rank, Slot, WorkerId},
 };
@@ -49,6 +50,8 @@ pub(super) struct IndexSink {
     lane: Lane,
     /// From the first batch that is not taken until the lane has room.
     overloaded: bool,
+    /// The index has the rank's blocks from a snapshot that its engine has not confirmed yet.
+    unconfirmed: bool,
     counters: Arc<Counters>,
 }
 
@@ -62,7 +65,39 @@ impl IndexSink {
             gate,
             lane,
             overloaded: false,
+            unconfirmed: false,
             counters,
+        }
+    }
+
+    /// The index is to have the rank's blocks from a snapshot, and this is what the stream had learned then.
+    pub(super) fn resume(&mut self, learned: &Learned) {
+        self.normaliser.resume(learned);
+        self.unconfirmed = true;
+        self.gate.status().set_origin(IndexOrigin::UnconfirmedSnapshot);
+    }
+
+    /// What the snapshot said is not true any more, or nobody can tell.
+    fn give_up_snapshot(&mut self) {
+        if std::mem::take(&mut self.unconfirmed) {
+            self.normaliser.reset();
+            self.counters.note_given_up();
+            self.gate.status().set_origin(IndexOrigin::Events);
+            tracing::info!(
+                worker = %self.source.worker,
+                rank = %self.source.rank,
+                "the snapshot's blocks are dropped: the engine is another one, or its replay does not reach back so far"
+            );
+        } else if self.gate.status().origin() == IndexOrigin::Snapshot {
+            self.gate.status().set_origin(IndexOrigin::Events);
+        }
+    }
+
+    /// The engine showed that what the snapshot said is true, and has said everything since.
+    fn confirm_snapshot(&mut self) {
+        if std::mem::take(&mut self.unconfirmed) {
+            self.counters.note_resumed();
+            self.gate.status().set_origin(IndexOrigin::Snapshot);
         }
     }
 
@@ -172,6 +207,7 @@ impl Sink for IndexSink {
     }
 
     fn clear(&mut self) {
+        self.give_up_snapshot();
         self.gate.withdraw();
         self.lane.put(Job::Clear(self.source.slot, Arc::clone(&self.gate)));
     }
@@ -181,8 +217,17 @@ impl Sink for IndexSink {
         if state == StreamState::Unproven {
             self.gate.withdraw();
         } else {
+            self.confirm_snapshot();
             self.lane.put(Job::State(state, self.gate.ticket(), Arc::clone(&self.gate)));
         }
+    }
+
+    fn export(&mut self, memory: Option<Memory>, request: ExportRequest) {
+        let Some(memory) = memory else { return };
+        let (slot, gate, lane) = (self.source.slot, Arc::clone(&self.gate), self.lane.clone());
+        let learned = self.normaliser.learned();
+        let export = RankExport { slot, gate, lane, memory, learned, request, export: None };
+        self.lane.put(Job::Export(Box::new(export)));
     }
 
     fn note(&mut self, note: Note) {
@@ -191,6 +236,7 @@ impl Sink for IndexSink {
             // Asked whether or not something is missing: it would drown those that are.
             Note::Replay(Purpose::Check) => {}
             Note::Replay(_) => self.gate.status().note_replay(),
+            Note::ReplayWaits(waits) => self.gate.status().set_replay_waits(waits),
             Note::Restart => {
                 self.gate.status().note_restart();
                 self.normaliser.reset();

@@ -112,9 +112,20 @@ impl Lane {
         self.push(&mut self.0.waiting.lock(), 0, job);
     }
 
+    /// Puts what was taken and is not through back to where it was, before everything that waits.
+    pub(super) fn put_first(&self, job: Job) {
+        let mut waiting = self.0.waiting.lock();
+        waiting.jobs.push_front((0, job));
+        self.wants_turn(&mut waiting);
+    }
+
     fn push(&self, waiting: &mut Waiting, weight: u64, job: Job) {
         waiting.jobs.push_back((weight, job));
         waiting.blocks += weight;
+        self.wants_turn(waiting);
+    }
+
+    fn wants_turn(&self, waiting: &mut Waiting) {
         if !std::mem::replace(&mut waiting.has_turn, true) {
             // An error means that the applier is gone, and the index's writer with it.
             let _ = self.0.turns.send(Turn(Arc::clone(&self.0)));

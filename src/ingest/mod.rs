@@ -29,10 +29,20 @@
 //! near it: removals count as ever, new blocks are passed over, and the stream is incomplete. Where memory is free again
 //! they are built anew, one after another, by a replay from the start.
 //!
+//! # When many have to replay
+//!
+//! Of all streams [`IngestSettings::replays`] replay at once, in the order in which they asked (`replays.rs`). The others wait: those that
+//! have to show first who they are stay unproven, the rest are incomplete, and nothing is held for them.
+//!
 //! # Ranks without events
 //!
 //! What a rank was sent can stand in for what it does not say: [`FleetStreams`] gives the fleet someone to tell
 //! (`expecting.rs`), and the applier writes to the index what that lets expect (`expected.rs`).
+//!
+//! # Snapshots
+//!
+//! What the indexes hold can be given to another frontend that starts ([`FleetStreams::write_snapshot`], [`FleetStreams::keep`]); see
+//! `snapshot/mod.rs` for what is believed of it, and when.
 //!
 //! # What this room is not
 //!
@@ -51,9 +61,11 @@ mod gate;
 mod handle;
 mod index_sink;
 mod lane;
+mod replays;
 mod retold;
 mod settings;
 mod sink;
+mod snapshot;
 mod source;
 mod stream;
 
@@ -61,10 +73,12 @@ pub use applier::{HandApplier, Ingestor};
 pub use budget::IndexMemory;
 pub use counters::{BlockTotals, Counters, IngestTotals};
 pub use cursor::{Cursor, Observation};
-pub use fleet_streams::FleetStreams;
+pub use fleet_streams::{FleetStreams, SnapshotUse};
 pub use handle::Stream;
 pub use index_sink::Source;
+pub use replays::ReplayTotals;
 pub use settings::IngestSettings;
 pub use sink::{Note, Pace, Sink, Taken};
+pub use snapshot::{ExportRequest, SNAPSHOT_FORMAT, Snapshot, SnapshotBusy, SnapshotError, SnapshotTotals};
 pub use source::{Contexts, Endpoint, EndpointMode, Feed, SourceError};
-pub use stream::{Output, Purpose, StreamMachine, StreamSettings};
+pub use stream::{Memory, Output, Purpose, StreamMachine, StreamSettings};

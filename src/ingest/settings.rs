@@ -1,9 +1,12 @@
 //! What ingestion can be told.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use super::stream::StreamSettings;
 use crate::slot::Slot;
+
+/// Replays that run at once unless said otherwise: enough to keep the appliers busy while some engines answer slowly.
+pub(super) const DEFAULT_REPLAYS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
 /// Limits and times of ingestion.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +23,8 @@ pub struct IngestSettings {
     /// How long a live batch waits for room before the stream counts as overloaded; replays wait for as long as it takes.
     /// Default 1 s: a burst, or a writer that is busy for a moment, makes nothing incomplete.
     pub patience: Duration,
+    /// Replays of all streams that may run at once; others wait for their turn. Default 16.
+    pub replays: NonZeroUsize,
     /// Called by appliers before each batch of a rank, on their thread; for tests that need slow ones.
     pub before_batch: Option<fn(Slot)>,
 }
@@ -32,6 +37,7 @@ impl Default for IngestSettings {
             growth_pause: Duration::from_secs(10),
             share_blocks: 1 << 16,
             patience: Duration::from_secs(1),
+            replays: DEFAULT_REPLAYS,
             before_batch: None,
         }
     }

@@ -2,7 +2,10 @@
 
 use crate::fleet::StreamState;
 
-use super::stream::Purpose;
+use super::{
+    snapshot::ExportRequest,
+    stream::{Memory, Purpose},
+};
 
 /// The receiving end of one rank's stream. The driver calls it from the stream's thread, in the order in which
 /// things are to happen.
@@ -23,6 +26,12 @@ pub trait Sink: Send {
     /// The stream's state, to be seen once everything before is applied. [`StreamState::Unproven`] withdraws
     /// credit and is to be seen at once.
     fn publish(&mut self, state: StreamState);
+
+    /// Writes out what is known of the rank, for a snapshot. `memory` is where the stream stands once everything before is applied,
+    /// if that is certain.
+    fn export(&mut self, memory: Option<Memory>, request: ExportRequest) {
+        drop((memory, request));
+    }
 
     /// Something to count.
     fn note(&mut self, note: Note);
@@ -57,6 +66,8 @@ pub enum Note {
     Gap,
     /// A replay was asked for.
     Replay(Purpose),
+    /// The replay that was asked for last waits for its turn, or does so no more.
+    ReplayWaits(bool),
     /// A new incarnation was recognised.
     Restart,
     /// A message was not shaped like a batch and was dropped.

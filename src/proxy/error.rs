@@ -154,7 +154,7 @@ impl ErrorKind {
     }
 
     /// The same of a server that is not known to be a worker's.
-    pub(super) const fn of_any_server(self) -> &'static str {
+    pub(crate) const fn of_any_server(self) -> &'static str {
         match self {
             Self::Upstream => "the URL cannot be used",
             Self::Connect => "no connection",

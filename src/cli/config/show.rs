@@ -84,22 +84,23 @@ impl ShowCommand {
             .unwrap_or_default();
         let token_file = frontend.admin_token_file.clone().or_else(|| below.admin_token_file.clone());
         let worker_key = frontend.worker_api_key_file.clone().or_else(|| below.worker_api_key_file.clone());
+        let snapshot_token = &frontend.index_snapshot_token_file;
+        let snapshot_token = snapshot_token.clone().or_else(|| below.index_snapshot_token_file.clone());
         let plan = frontend.plan(built.config, &worker, file)?.with(flags)?;
         let FrontendPlan { settings, models, workers, .. } = plan;
         let named = |path: Option<PathBuf>| {
             path.map_or_else(|| "unset".to_owned(), |path| path.display().to_string())
         };
-        let (token_file, worker_key) = (named(token_file), named(worker_key));
-        let lines =
-            values(&settings, &below, token_file, worker_key).into_iter().map(|(name, value, filed)| {
-                let from = match self.origins.get(&name.replace('-', "_")) {
-                    Some(Origin::Flag) => format!("--{name}"),
-                    Some(Origin::Variable(variable)) => variable.clone(),
-                    None if filed => path.clone(),
-                    None => "default".to_owned(),
-                };
-                Line { name, value, from }
-            });
+        let files = [token_file, worker_key, snapshot_token].map(named);
+        let lines = values(&settings, &below, files).into_iter().map(|(name, value, filed)| {
+            let from = match self.origins.get(&name.replace('-', "_")) {
+                Some(Origin::Flag) => format!("--{name}"),
+                Some(Origin::Variable(variable)) => variable.clone(),
+                None if filed => path.clone(),
+                None => "default".to_owned(),
+            };
+            Line { name, value, from }
+        });
         Ok(Shown {
             frontend: lines.collect(),
             router: router_lines(&built.settings),
@@ -114,8 +115,7 @@ impl ShowCommand {
 fn values(
     settings: &FrontendSettings,
     below: &FrontendArgs,
-    token_file: String,
-    worker_key: String,
+    [token_file, worker_key, snapshot_token]: [String; 3],
 ) -> Vec<(&'static str, String, bool)> {
     let upstream = &settings.upstream;
     let fallback = match settings.prefill_fallback {
@@ -138,6 +138,8 @@ fn values(
     let (tls, admin_tls) = (settings.tls.as_ref(), settings.admin_tls.as_ref());
     let client = upstream.tls.identity();
     let access_log = settings.access_log.as_ref().map_or_else(unset, ToString::to_string);
+    let snapshot_from = &settings.index_snapshot_from;
+    let snapshot_from = snapshot_from.as_ref().map_or_else(|| "unset".to_owned(), |of| of.url.to_string());
     let decision_log = settings.decision_log.as_ref().map_or_else(|| "unset".to_owned(), ToString::to_string);
     vec![
         ("host", settings.public.ip().to_string(), below.host.is_some()),
@@ -193,6 +195,9 @@ fn values(
         ("overload-status", settings.overload_status.as_u16().to_string(), below.overload_status.is_some()),
         ("inhibition", settings.inhibition.as_secs().to_string(), below.inhibition.is_some()),
         ("index-memory-limit", memory_limit, below.index_memory_limit.is_some()),
+        ("concurrent-replays", settings.concurrent_replays.to_string(), below.concurrent_replays.is_some()),
+        ("index-snapshot-from", snapshot_from, below.index_snapshot_from.is_some()),
+        ("index-snapshot-token-file", snapshot_token, below.index_snapshot_token_file.is_some()),
         ("decision-log", decision_log, below.decision_log.is_some()),
         ("hash-device", settings.accelerator.device.to_string(), below.hash_device.is_some()),
     ]

@@ -28,6 +28,14 @@ impl AttentionGroups {
         }
     }
 
+    pub(super) fn learned(&self) -> Vec<(i64, bool)> {
+        self.main.to_vec()
+    }
+
+    pub(super) fn resume(&mut self, learned: &[(i64, bool)]) {
+        self.main = learned.iter().take(LIMIT).copied().collect();
+    }
+
     /// Whether the index wants to know of the event's cache. Without any word of a kind, an event that names no
     /// group, or group 0, is taken for the only cache of an ordinary model.
     pub(super) fn check(&self, scope: &Scope) -> Result<(), Rejection> {

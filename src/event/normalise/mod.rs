@@ -12,10 +12,12 @@
 mod content;
 mod groups;
 mod keys;
+mod learned;
 mod salts;
 
 use content::Hashing;
 use groups::AttentionGroups;
+pub use learned::Learned;
 use salts::{Salt, SaltMemory};
 
 use super::rejection::{Rejection, Rejections};
@@ -78,6 +80,21 @@ impl Normaliser {
     pub fn reset(&mut self) {
         self.groups = AttentionGroups::default();
         self.salts = SaltMemory::default();
+    }
+
+    /// What was learned of the engine.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        let mut learned = Learned { groups: self.groups.learned(), ..Learned::default() };
+        self.salts.write(&mut learned);
+        learned
+    }
+
+    /// The same for a normaliser that has read nothing yet, as another one of the same engine had it.
+    pub fn resume(&mut self, learned: &Learned) {
+        self.reset();
+        self.groups.resume(&learned.groups);
+        self.salts.resume(learned);
     }
 
     /// What was dropped so far, by reason.

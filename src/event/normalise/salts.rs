@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
+use super::Learned;
 use crate::event::{EngineHash, Rejection, Tier};
 
 /// Bytes that one rank's salts may take, as counted by [`ENTRY_BYTES`] and the texts: a million blocks or so.
@@ -116,6 +117,36 @@ impl SaltMemory {
             if entry.copies == NO_COPIES {
                 self.forget(*block);
             }
+        }
+    }
+
+    /// Writes down every block.
+    pub(super) fn write(&self, learned: &mut Learned) {
+        let mut numbers: AHashMap<&str, u32> = AHashMap::new();
+        for (&block, entry) in &self.blocks {
+            let salt = entry.salt.as_ref().map(|text| {
+                *numbers.entry(text).or_insert_with(|| {
+                    learned.salts.push(Arc::clone(text));
+                    learned.salts.len() as u32 - 1
+                })
+            });
+            learned.blocks.push((block, salt, entry.copies));
+        }
+    }
+
+    /// Remembers what was written down, as far as there is room.
+    pub(super) fn resume(&mut self, learned: &Learned) {
+        let mut counted = vec![false; learned.salts.len()];
+        for &(block, salt, copies) in &learned.blocks {
+            let text = salt.and_then(|salt| learned.salts.get(salt as usize));
+            let fresh = salt.and_then(|salt| counted.get_mut(salt as usize));
+            let is_fresh = fresh.is_some_and(|counted| !std::mem::replace(counted, true));
+            let more = ENTRY_BYTES + text.filter(|_| is_fresh).map_or(0, |text| text.len());
+            if self.bytes + more > LIMIT_BYTES {
+                return;
+            }
+            self.bytes += more;
+            self.blocks.insert(block, Entry { salt: text.map(Arc::clone), copies });
         }
     }
 

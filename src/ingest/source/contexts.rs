@@ -4,22 +4,34 @@ use std::sync::Arc;
 
 use zmq::Context;
 
+use crate::ingest::{replays::Replays, settings::DEFAULT_REPLAYS};
+
 /// Streams that share a ZMQ context. ZMQ allows a context 1,023 sockets, a stream has four, and every context
 /// costs two threads.
 const STREAMS_PER_CONTEXT: usize = 200;
 
-/// The ZMQ contexts that streams share.
-#[derive(Default)]
+/// What streams share: ZMQ contexts, and how many of their replays run at once.
 pub struct Contexts {
     /// Each with a token that its streams hold, so that it is known how many there are.
     open: parking_lot::Mutex<Vec<(Context, Arc<()>)>>,
+    replays: Arc<Replays>,
+}
+
+impl Default for Contexts {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Contexts {
-    /// No context yet; they are made as streams need them, and stay.
+    /// No context yet; they are made as streams need them, and stay. Of these streams as many replays run at once as by default.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self::with(Replays::new(DEFAULT_REPLAYS))
+    }
+
+    pub(in crate::ingest) fn with(replays: Arc<Replays>) -> Self {
+        Self { open: parking_lot::Mutex::default(), replays }
     }
 
     pub(in crate::ingest) fn lend(&self) -> Lent {
@@ -27,16 +39,21 @@ impl Contexts {
         if let Some((context, token)) =
             open.iter().find(|(_, token)| Arc::strong_count(token) <= STREAMS_PER_CONTEXT)
         {
-            return Lent { context: context.clone(), _token: Arc::clone(token) };
+            return self.share(context, token);
         }
         let (context, token) = (Context::new(), Arc::new(()));
         open.push((context.clone(), Arc::clone(&token)));
-        Lent { context, _token: token }
+        self.share(&context, &token)
+    }
+
+    fn share(&self, context: &Context, token: &Arc<()>) -> Lent {
+        Lent { context: context.clone(), replays: Arc::clone(&self.replays), _token: Arc::clone(token) }
     }
 }
 
-/// A share in a context.
+/// A share in a context, and in the replays that may run.
 pub(in crate::ingest) struct Lent {
     pub(in crate::ingest) context: Context,
+    pub(in crate::ingest) replays: Arc<Replays>,
     _token: Arc<()>,
 }

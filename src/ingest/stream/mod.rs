@@ -43,13 +43,16 @@
 //! what was not taken is lost, and the index must not keep what it may have taken away.
 
 mod held;
+mod memory;
 mod overload;
 mod rules;
+mod turn;
 
 use std::{collections::VecDeque, ops::Deref, time::Duration};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+pub use self::memory::Memory;
 use self::{held::Held, overload::Handed};
 use super::cursor::{Cursor, Observation};
 use crate::fleet::StreamState;
@@ -143,6 +146,8 @@ struct Request {
     deadline: Duration,
     /// How many ended too early before this one.
     attempts: u32,
+    /// It has not been asked for yet: others come first.
+    waits: bool,
 }
 
 /// One rank's stream. `P` is what a payload arrives in.
@@ -157,6 +162,8 @@ pub struct StreamMachine<P> {
     connected: bool,
     /// Whether what the index holds is known to be the connected engine's.
     proven: bool,
+    /// What the index holds was another stream's to build, and the engine has not shown yet that all of it is true.
+    resumes: bool,
     /// Batches before this number are lost for good.
     lost_before: Option<u64>,
     request: Option<Request>,
@@ -187,6 +194,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             last: None,
             connected: false,
             proven: false,
+            resumes: false,
             lost_before: None,
             request: None,
             retry_at: None,
@@ -223,10 +231,12 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// The state as it stands.
     #[must_use]
     pub fn state(&self) -> StreamState {
-        let heals = self.request.as_ref().is_some_and(|request| request.purpose == Purpose::Heal);
+        let request = self.request.as_ref().filter(|request| request.purpose == Purpose::Heal);
+        let (heals, waits) = (request.is_some(), request.is_some_and(|request| request.waits));
         match (self.connected && self.proven, heals, self.lost_before) {
             (false, ..) => StreamState::Unproven,
-            (true, ..) if self.room_at.is_some() => StreamState::Incomplete,
+            (true, ..) if self.resumes && (heals || self.room_at.is_some()) => StreamState::Unproven,
+            (true, ..) if waits || self.room_at.is_some() => StreamState::Incomplete,
             (true, true, _) => StreamState::Replaying,
             (true, false, Some(_)) => StreamState::Incomplete,
             (true, false, None) => StreamState::Live,
@@ -294,10 +304,17 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             self.publish();
             return;
         }
-        let asking = self.request.as_ref().is_some_and(|request| request.purpose != Purpose::Check);
+        let request = self.request.as_ref().filter(|request| request.purpose != Purpose::Check);
+        let (asking, waits) = (request.is_some(), request.is_some_and(|request| request.waits));
         match meaning {
             Observation::Stale | Observation::Restart => {}
+            _ if waits => {}
             _ if asking => self.hold(now, sequence, payload),
+            // After a connection that was lost it would do for a proof.
+            Observation::Contiguous if self.resumes => {
+                self.identify(now);
+                self.hold(now, sequence, payload);
+            }
             Observation::Contiguous => {
                 // It answers a check by itself, and is all the proof there is where no replay answers.
                 self.request = None;

@@ -16,6 +16,11 @@ pub(super) struct Handed {
 }
 
 impl Handed {
+    /// The sink has this batch, though it was not handed it.
+    pub(super) fn resume(&mut self, batch: Fingerprint) {
+        self.last = Some(batch);
+    }
+
     /// A batch is put among the outputs.
     pub(super) fn add(&mut self, batch: Fingerprint) {
         self.coming.push_back(batch);
@@ -87,6 +92,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.outputs.push_back(Output::Clear);
         self.restate = true;
         self.last = None;
+        self.resumes = false;
         self.cursor.forget_applied();
         self.request = None;
         self.retry_at = None;

@@ -39,7 +39,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// Asks from the last batch on, inclusive, whatever it is for: the answer shows first who gives it.
     pub(super) fn ask(&mut self, now: Duration, purpose: Purpose) {
         let deadline = now + self.settings.replay_timeout;
-        self.request = Some(Request { purpose, against: self.last, deadline, attempts: 0 });
+        self.request = Some(Request { purpose, against: self.last, deadline, attempts: 0, waits: false });
         self.retry_at = None;
         self.outputs
             .push_back(Output::AskReplay { from: self.last.map_or(0, |last| last.sequence), purpose });
@@ -75,6 +75,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     }
 
     fn clear(&mut self) {
+        self.resumes = false;
         if self.last.take().is_some() {
             self.outputs.push_back(Output::Clear);
             self.restate = true;
@@ -177,6 +178,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// The replay that runs will not bring what it was asked for.
     pub(super) fn give_up(&mut self, now: Duration) {
         let Some(request) = self.request.take() else { return };
+        let is_shown = request.against.is_none();
         if request.purpose == Purpose::Check {
             self.rest(now);
             return;
@@ -191,7 +193,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             }
             return;
         };
-        if first == self.cursor.expected() {
+        if first == self.cursor.expected() && !self.resumes_unshown(is_shown) {
             self.proven = true;
             self.resume(now);
         } else {
@@ -226,6 +228,9 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
 
     pub(super) fn publish(&mut self) {
         let state = self.state();
+        if state.credits_overlap() {
+            self.resumes = false;
+        }
         if self.restate || state != self.published {
             self.restate = false;
             self.published = state;
