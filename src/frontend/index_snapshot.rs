@@ -90,15 +90,17 @@ pub(super) async fn serve(
             }
             pieces.blocking_send(piece).is_ok()
         };
-        match streams.write_snapshot(model.as_deref(), &mut put) {
-            Ok(totals) => info!(
+        // Nothing is counted where the reader has left.
+        if let Ok(totals) = streams.write_snapshot(model.as_deref(), &mut put)
+            && totals.bytes > 0
+        {
+            info!(
                 ranks = totals.ranks,
                 left_out = totals.left_out,
                 blocks = totals.blocks,
                 bytes = totals.bytes,
                 "wrote a snapshot of the index"
-            ),
-            Err(SnapshotBusy) => {}
+            );
         }
     });
     // Whoever is busy drops it without a word.

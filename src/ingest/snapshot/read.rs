@@ -133,11 +133,14 @@ pub(super) fn next_record(bytes: &[u8]) -> Result<(Record, usize), &'static str>
     }
 }
 
+/// Where something begins and ends.
+type Range = (usize, usize);
+
 #[derive(Default)]
 struct Reading {
     key: Option<IndexKey>,
     /// The rank in hand, what was learned of it, and where its parts begin and end.
-    rank: Option<(RankRecord, Learned, Option<(usize, usize)>)>,
+    rank: Option<(RankRecord, Learned, Option<Range>)>,
     ranks: Vec<KeptRank>,
     seen: u64,
     ended: bool,
