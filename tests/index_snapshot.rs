@@ -17,7 +17,7 @@ use kvroute::{
     index::{
         Applied, IndexWriter, Overlap, PrefixIndex, Scratch,
         reference::Reference,
-        snapshot::{Import, Part, STRETCH_BLOCKS},
+        snapshot::{Held, Import, Parent, Part, STRETCH_BLOCKS, Stretch, Waits},
     },
     slot::Slot,
 };
@@ -297,7 +297,6 @@ fn nothing_comes_of_a_slot_that_is_over_or_unknown() {
 /// Whoever wrote it, a part does no harm.
 #[test]
 fn parts_that_make_no_sense_are_put_in_as_far_as_they_go() {
-    use kvroute::index::snapshot::{Held, Parent, Stretch, Waits};
     let (index, mut writer) = new_index();
     let held = |offset, copies| Held { offset, name: EngineHash(u64::from(offset) + 1), copies };
     let mut import = Import::new(slot(0), 1);
