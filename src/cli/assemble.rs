@@ -66,7 +66,7 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     let streams = FleetStreams::new(IngestSettings { memory_limit, replays, ..IngestSettings::default() });
     // Before any rank is here: each looks for its part when it comes.
     if let Some(source) = &plan.settings.index_snapshot_from {
-        resume_from(source, &streams).await;
+        resume_from(source, &plan.settings.upstream.tls, &streams).await;
     }
     let fleet = Fleet::new(plan.router.clone(), Box::new(streams.clone()));
     let fleet = fleet.on_config_mismatch(plan.settings.on_config_mismatch);

@@ -9,7 +9,7 @@ use std::{
 
 use ahash::AHashSet;
 use clap::Args;
-use http::{StatusCode, Uri};
+use http::StatusCode;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use thiserror::Error;
 
@@ -18,14 +18,14 @@ use super::{
     file::{ConfigFile, FileError, ModelEntry},
     flags::OfTheFrontend,
     protection,
-    token::read_token,
+    snapshot_from::{snapshot_source, token},
 };
 use crate::{
     accel::{AcceleratorSettings, HashDevice},
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::{
-        AccessLogTarget, AdminToken, AdmissionCheck, ApiKeysError, DecisionLogSettings, FrontendSettings,
-        PrefillFallback, QueueTurns, SnapshotSource,
+        AccessLogTarget, AdmissionCheck, ApiKeysError, DecisionLogSettings, FrontendSettings,
+        PrefillFallback, QueueTurns,
     },
     tls::TlsFileError,
 };
@@ -104,7 +104,7 @@ pub struct FrontendArgs {
     /// Replays of KV events, of all ranks, that run at once; others wait for their turn [default: 16]
     #[arg(long, env = "KVROUTE_CONCURRENT_REPLAYS", value_name = "N", help_heading = LIMITS)]
     pub concurrent_replays: Option<NonZeroUsize>,
-    /// Admin listener of a running frontend whose index this one begins with, as http://HOST:PORT; every rank's engine has to confirm
+    /// Admin listener of a running frontend whose index this one begins with, as http://HOST:PORT or https://HOST:PORT; every rank's engine has to confirm
     /// what it says [default: none]
     #[arg(long, env = "KVROUTE_INDEX_SNAPSHOT_FROM", value_name = "URL", help_heading = WORKERS)]
     pub index_snapshot_from: Option<String>,
@@ -259,7 +259,7 @@ pub enum ConfigError {
     },
     /// No address of a frontend.
     #[error(
-        "--index-snapshot-from '{0}' is not usable; accepted is http://HOST:PORT, of a frontend's admin listener"
+        "--index-snapshot-from '{0}' is not usable; accepted is http://HOST:PORT or https://HOST:PORT, of a frontend's admin listener"
     )]
     SnapshotUrl(String),
     /// A token for nobody.
@@ -433,30 +433,6 @@ impl FrontendArgs {
             },
         })
     }
-}
-
-fn token(flag: &'static str, path: PathBuf) -> Result<AdminToken, ConfigError> {
-    read_token(&path).map_err(|problem| ConfigError::Token { flag, path, problem })
-}
-
-/// Whose index to begin with. Frontends of one fleet mostly have one token.
-fn snapshot_source(
-    url: Option<String>,
-    token_file: Option<PathBuf>,
-    own: Option<&AdminToken>,
-) -> Result<Option<SnapshotSource>, ConfigError> {
-    let Some(text) = url else {
-        return token_file.map_or(Ok(None), |path| Err(ConfigError::SnapshotToken(path)));
-    };
-    let url = text.trim().trim_end_matches('/').parse::<Uri>().ok();
-    let usable =
-        |url: &Uri| url.scheme_str() == Some("http") && url.host().is_some() && url.query().is_none();
-    let Some(url) = url.filter(usable) else { return Err(ConfigError::SnapshotUrl(text)) };
-    let token = match token_file {
-        Some(path) => Some(token("--index-snapshot-token-file", path)?),
-        None => own.cloned(),
-    };
-    Ok(Some(SnapshotSource { url, token }))
 }
 
 /// Reads what the flag's own parser would.

@@ -17,6 +17,7 @@ mod log;
 mod mock;
 mod origin;
 mod protection;
+mod snapshot_from;
 mod suggest;
 mod token;
 mod worker;

@@ -20,6 +20,7 @@ use crate::{
     ingest::{FleetStreams, Snapshot, SnapshotBusy, SnapshotError},
     metrics::Page,
     proxy::{Pool, PoolSettings},
+    tls::ClientTls,
 };
 
 /// The route, on the admin listener.
@@ -28,7 +29,7 @@ pub(super) const PATH: &str = "/v1/index/snapshot";
 /// Where a frontend that starts takes a snapshot from.
 #[derive(Clone, Debug)]
 pub struct SnapshotSource {
-    /// The admin listener of the other frontend, as `http://HOST:PORT`.
+    /// The admin listener of the other frontend, as `http://HOST:PORT` or `https://HOST:PORT`.
     pub url: Uri,
     /// What it asks for.
     pub token: Option<AdminToken>,
@@ -116,9 +117,9 @@ pub(super) async fn serve(
 }
 
 /// Fetches a snapshot for the ranks that will register here. A frontend that gets none starts as it would without; it says so once.
-pub(crate) async fn resume_from(source: &SnapshotSource, streams: &FleetStreams) {
+pub(crate) async fn resume_from(source: &SnapshotSource, tls: &ClientTls, streams: &FleetStreams) {
     let url = &source.url;
-    let fetched = tokio::time::timeout(PATIENCE, fetch(source)).await;
+    let fetched = tokio::time::timeout(PATIENCE, fetch(source, tls)).await;
     let fetched = fetched.unwrap_or_else(|_| {
         Err(FetchError::Unreachable(format!("it was not through after {} s", PATIENCE.as_secs())))
     });
@@ -135,10 +136,11 @@ pub(crate) async fn resume_from(source: &SnapshotSource, streams: &FleetStreams)
     }
 }
 
-async fn fetch(source: &SnapshotSource) -> Result<Snapshot, FetchError> {
+async fn fetch(source: &SnapshotSource, tls: &ClientTls) -> Result<Snapshot, FetchError> {
     let pool = Pool::new(&PoolSettings {
         first_byte_timeout: SILENCE,
         idle_timeout: SILENCE,
+        tls: tls.clone(),
         ..PoolSettings::default()
     });
     let mut request = Request::builder().method(Method::GET).uri(PATH);
