@@ -8,8 +8,10 @@ use serde_json::Value;
 
 use super::content_format::ContentFormat;
 use super::conversation::{self, Conversation, Media};
+use super::draft::Draft;
 use super::media::{self, Marks};
 use super::model_files::ModelFiles;
+use super::segment_cache::SegmentCache;
 use super::template::{ChatTemplates, Traits, Variables};
 use super::tokenizer::Tokenizer;
 
@@ -108,6 +110,35 @@ impl Encoder {
             self.tokenizer.encode_settled(&text.text, input.add_special_tokens)?
         };
         Ok(Encoded { tokens, complete: text.complete })
+    }
+
+    /// A chat with the tokens of its segments that `cache` holds, to be [finished](Self::finish).
+    ///
+    /// # Errors
+    /// As [`Self::encode_chat`], but for what tokenising may fail with.
+    pub fn draft_chat(&self, input: &ChatInput<'_>, cache: &SegmentCache) -> Result<Draft, PromptError> {
+        let Rendered { text, complete } = self.render_chat(input)?;
+        Ok(Draft::new(&self.tokenizer, text, input.add_special_tokens, complete, cache))
+    }
+
+    /// The same of a plain prompt.
+    pub fn draft_text(&self, text: String, add_special_tokens: bool, cache: &SegmentCache) -> Draft {
+        Draft::new(&self.tokenizer, text, add_special_tokens, true, cache)
+    }
+
+    /// Tokenises what `draft`, which this encoder made, leaves open, and keeps it in `cache`. The tokens are those of
+    /// [`Self::encode_chat`] or [`Self::encode_text`]. Between segments `given_up` is asked, and once it says true there is
+    /// no result.
+    ///
+    /// # Errors
+    /// [`PromptError::Tokenizer`] when the model cannot represent the text.
+    pub fn finish(
+        &self,
+        draft: Draft,
+        cache: &SegmentCache,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<Option<Encoded>, PromptError> {
+        draft.finish(&self.tokenizer, cache, given_up)
     }
 
     /// The prompt text of a chat, before it becomes tokens; to show why a prompt is what it is.

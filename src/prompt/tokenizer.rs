@@ -1,8 +1,16 @@
 //! Text to tokens and back, through a Hugging Face `tokenizer.json`.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
-use super::encoder::{LoadError, PromptError};
+use tokenizers::{Encoding, Token};
+
+use super::{
+    encoder::{LoadError, PromptError},
+    segments::{Cutter, Piece},
+};
 
 /// One model's tokenizer, immutable after loading and shared by reference between threads.
 ///
@@ -15,6 +23,19 @@ pub struct Tokenizer {
     /// Ids of all tokens that are not special, ascending.
     ordinary: Vec<u32>,
     vocabulary: usize,
+    /// No other tokenizer of this process has it.
+    number: u64,
+    /// How texts are cut, if they are.
+    cutter: Option<Cutter>,
+    /// What post-processing puts around a text, if that is all that it does.
+    around: Option<Around>,
+}
+
+/// Tokens around a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Around {
+    pub(super) before: Vec<u32>,
+    pub(super) after: Vec<u32>,
 }
 
 impl Tokenizer {
@@ -49,7 +70,8 @@ impl Tokenizer {
         ordinary.sort_unstable();
         ordinary.dedup();
         let vocabulary = inner.get_vocab_size(true);
-        Ok(Self { inner, ordinary, vocabulary })
+        let (cutter, around) = (Cutter::of(&inner), Around::of(&inner));
+        Ok(Self { inner, ordinary, vocabulary, number: next_number(), cutter, around })
     }
 
     /// The tokens of `text`. Special tokens written out in the text become their ids, as in the
@@ -83,13 +105,73 @@ impl Tokenizer {
             return Ok(Vec::new());
         }
         let settled = settled_len(text);
-        let encoding = self
-            .inner
-            .encode(text, add_special_tokens)
-            .map_err(|error| PromptError::Tokenizer(error.to_string()))?;
+        let encoding = self.encode_with_offsets(text, add_special_tokens)?;
         let keep = encoding.get_offsets().iter().take_while(|(_, end)| *end <= settled).count();
         let keep = keep.min(encoding.get_ids().len().saturating_sub(1));
         Ok(encoding.get_ids()[..keep].to_vec())
+    }
+
+    fn encode_with_offsets(&self, text: &str, add_special_tokens: bool) -> Result<Encoding, PromptError> {
+        let encoding = self.inner.encode(text, add_special_tokens);
+        encoding.map_err(|error| PromptError::Tokenizer(error.to_string()))
+    }
+
+    /// No other tokenizer of this process has the same.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The text's pieces, whose tokens are the text's, one after the other. A tokenizer that is not cut has one piece of all.
+    pub(super) fn cut(&self, text: &str) -> Vec<Piece> {
+        match &self.cutter {
+            Some(cutter) => cutter.cut(text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Piece::Text(0..text.len())],
+        }
+    }
+
+    /// What [`Self::encode`] puts around a text when it adds special tokens; `None` if it does more than that.
+    pub(super) fn around(&self) -> Option<&Around> {
+        self.around.as_ref()
+    }
+
+    /// The tokens of a piece of a text, which is the `first` if it begins it. `None` if they cannot be had without the rest.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub(super) fn encode_piece(&self, text: &str, first: bool) -> Result<Option<Vec<u32>>, PromptError> {
+        if first {
+            let whole = self.cutter.as_ref().is_none_or(|cutter| cutter.is_whole(text));
+            return if whole { self.encode(text, false).map(Some) } else { Ok(None) };
+        }
+        let Some(anchored) = self.cutter.as_ref().and_then(|cutter| cutter.anchored(text)) else {
+            return Ok(None);
+        };
+        let tokens = self.encode(&anchored.text, false)?;
+        Ok(tokens.strip_prefix(&[anchored.id]).map(<[u32]>::to_vec))
+    }
+
+    /// The same with the end of each token, in bytes of the piece.
+    pub(super) fn encode_piece_with_ends(
+        &self,
+        text: &str,
+        first: bool,
+    ) -> Result<Option<Vec<(u32, usize)>>, PromptError> {
+        let with_ends = |text: &str, start: usize| {
+            let encoding = self.encode_with_offsets(text, false)?;
+            let ends = encoding.get_offsets().iter().map(|(_, end)| end.saturating_sub(start));
+            Ok(encoding.get_ids().iter().copied().zip(ends).collect::<Vec<_>>())
+        };
+        if first {
+            let whole = self.cutter.as_ref().is_none_or(|cutter| cutter.is_whole(text));
+            return if whole { with_ends(text, 0).map(Some) } else { Ok(None) };
+        }
+        let Some(anchored) = self.cutter.as_ref().and_then(|cutter| cutter.anchored(text)) else {
+            return Ok(None);
+        };
+        let mut tokens = with_ends(&anchored.text, anchored.start)?;
+        let anchor_leads = tokens.first().is_some_and(|(id, _)| *id == anchored.id);
+        Ok(anchor_leads.then(|| tokens.split_off(1)))
     }
 
     /// The text of `tokens`, special tokens included, so that it undoes [`Self::encode`] for a
@@ -109,6 +191,28 @@ impl Tokenizer {
     }
 }
 
+impl Around {
+    /// Sees what becomes of one token that no vocabulary has. Post-processors are templates: what they do depends on nothing
+    /// in the text.
+    fn of(tokenizer: &tokenizers::Tokenizer) -> Option<Self> {
+        const MARK: u32 = u32::MAX;
+        let marked = Encoding::from_tokens(vec![Token::new(MARK, String::new(), (0, 0))], 0);
+        let processed = tokenizer.post_process(marked, None, true).ok()?;
+        let mut parts = processed.get_ids().split(|&id| id == MARK);
+        let (Some(before), Some(after), None) = (parts.next(), parts.next(), parts.next()) else {
+            return None;
+        };
+        Some(Self { before: before.to_vec(), after: after.to_vec() })
+    }
+}
+
+/// A number for a tokenizer.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: that no two get the same is all that is asked for.
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokenizer").field("vocabulary", &self.vocabulary).finish_non_exhaustive()
@@ -122,7 +226,7 @@ impl std::fmt::Debug for Tokenizer {
 const OPEN_RUNS: usize = 4;
 
 /// Length in bytes of the part of `text` before its last [`OPEN_RUNS`] runs.
-fn settled_len(text: &str) -> usize {
+pub(super) fn settled_len(text: &str) -> usize {
     let mut runs = 0;
     let mut previous = None;
     for (at, character) in text.char_indices().rev() {
