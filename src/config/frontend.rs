@@ -25,7 +25,7 @@ use crate::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::{
         AccessLogTarget, AdmissionCheck, ApiKeysError, DecisionLogSettings, FrontendSettings,
-        PrefillFallback, QueueTurns,
+        PrefillFallback, QueueTurns, TokenizerSettings,
     },
     tls::TlsFileError,
 };
@@ -153,6 +153,15 @@ pub struct FrontendArgs {
     /// 0 goes on [default: 5]
     #[arg(long, env = "DYN_RUNTIME_INHIBITED_DURATION_SECS", value_name = "SECONDS", help_heading = LIMITS)]
     pub inhibition: Option<u64>,
+    /// Bytes that the tokens of known parts of prompts may take; 0 keeps none [default: 67108864]
+    #[arg(long, env = "KVROUTE_TOKENIZER_CACHE_BYTES", value_name = "BYTES", help_heading = LIMITS)]
+    pub tokenizer_cache_bytes: Option<u64>,
+    /// Threads that tokenise long prompts [default: one less than cores]
+    #[arg(long, env = "KVROUTE_TOKENIZER_THREADS", value_name = "N", help_heading = LIMITS)]
+    pub tokenizer_threads: Option<NonZeroUsize>,
+    /// Prompts that may wait to be tokenised; one beyond is answered with 429 [default: 256]
+    #[arg(long, env = "KVROUTE_TOKENIZER_QUEUE_LIMIT", value_name = "N", help_heading = LIMITS)]
+    pub tokenizer_queue_limit: Option<usize>,
     /// Record decisions in FILE, for kvroute simulate --decisions and GET /v1/route/decisions/ID: of a SHARE of the requests
     /// (1), a new file from BYTES on (268435456), N full ones kept (3) [default: nowhere]
     #[arg(long, env = "KVROUTE_DECISION_LOG", value_name = DECISION_LOG, help_heading = RECORDS)]
@@ -325,6 +334,7 @@ impl FrontendArgs {
 
     fn settings(self, below: Self) -> Result<FrontendSettings, ConfigError> {
         let default = FrontendSettings::default();
+        let tokenizer = self.tokenising(&below, default.tokenizer);
         let host = self.host.or(below.host).unwrap_or(default.public.ip());
         let port = self.port.or(below.port).unwrap_or(default.public.port());
         let admin_host = self.admin_host.or(below.admin_host).unwrap_or(default.admin.ip());
@@ -426,12 +436,29 @@ impl FrontendArgs {
                 .admission_check
                 .or(below.admission_check)
                 .unwrap_or(default.admission_check),
+            tokenizer,
             upstream,
             accelerator: AcceleratorSettings {
                 device: self.hash_device.or(below.hash_device).unwrap_or_default(),
                 ..default.accelerator
             },
         })
+    }
+}
+
+impl FrontendArgs {
+    fn tokenising(&self, below: &Self, default: TokenizerSettings) -> TokenizerSettings {
+        TokenizerSettings {
+            cache_bytes: self
+                .tokenizer_cache_bytes
+                .or(below.tokenizer_cache_bytes)
+                .unwrap_or(default.cache_bytes),
+            threads: self.tokenizer_threads.or(below.tokenizer_threads).unwrap_or(default.threads),
+            queue_limit: self
+                .tokenizer_queue_limit
+                .or(below.tokenizer_queue_limit)
+                .unwrap_or(default.queue_limit),
+        }
     }
 }
 

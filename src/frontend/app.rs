@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::{
     access_log::AccessLog, connections::Connections, counters::Counters, decision_log::Recorder, gate::Gate,
-    prompts::Prompts, queue::Queues, reload::Files, settings::FrontendSettings,
+    prompts::Prompts, queue::Queues, reload::Files, settings::FrontendSettings, tokenising::Tokenising,
 };
 use crate::{accel::Accelerator, fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
@@ -23,6 +23,7 @@ pub struct App {
     pub(super) settings: FrontendSettings,
     pub(super) fleet: Arc<Fleet>,
     pub(super) prompts: Prompts,
+    pub(super) tokenising: Tokenising,
     pub(super) pool: Pool,
     pub(super) counters: Arc<Counters>,
     /// Opened when the frontend starts.
@@ -58,10 +59,12 @@ impl App {
     ) -> Self {
         let pool = Pool::new(&settings.upstream);
         let accelerator = Accelerator::new(settings.accelerator.clone());
+        let tokenising = Tokenising::new(&settings.tokenizer);
         Self {
             settings,
             fleet,
             prompts,
+            tokenising,
             pool,
             counters: Arc::default(),
             decisions: Arc::default(),

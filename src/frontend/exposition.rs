@@ -14,7 +14,7 @@ use super::{
     first_token::FirstTokenTimes,
     index_memory, index_snapshot, overlaps, parity,
     prompts::TokenSource,
-    queue, session,
+    queue, session, tokenising,
 };
 use crate::{
     event::Tier,
@@ -46,6 +46,7 @@ impl Source for Numbers {
         app.decisions.write(page)?;
         doors(app, page)?;
         stages(app, page)?;
+        tokenising::write(app, page)?;
         overlaps::write(app, page)?;
         sets(app, &view, page)?;
         Ranks::of(&view, app.fleet.now_ms()).write(page)?;

@@ -1,6 +1,6 @@
 //! The HTTP surface: OpenAI's API for clients, and the admin listener for operators.
 //!
-//! A request is read once ([`openai`]), gets its hints ([`hints`]) and tokens ([`prompts`]), is placed
+//! A request is read once ([`openai`]), gets its hints ([`hints`]) and tokens ([`prompts`], [`tokenising`]), is placed
 //! ([`place`]: hash, look up, admit) and forwarded ([`route`]). Where prefill workers stand beside decode workers it
 //! goes to one of each ([`two_hop`]). The admin listener asks the same placement
 //! and answers with the reasons instead ([`explain`]), or with what is cached of many prompts ([`overlaps`]). Decisions are
@@ -53,6 +53,7 @@ mod route;
 mod server;
 mod session;
 mod settings;
+mod tokenising;
 mod two_hop;
 mod watch;
 mod which_set;
@@ -71,3 +72,4 @@ pub use prompts::Prompts;
 pub use server::{Frontend, StartError};
 pub use session::SessionOutcome;
 pub use settings::{AdmissionCheck, FrontendSettings, PrefillFallback, QueueTurns};
+pub use tokenising::TokenizerSettings;

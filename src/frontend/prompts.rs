@@ -13,13 +13,8 @@ use ahash::AHashMap;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::{
-    app::App, counters::Counters, engine_tokenizer::EngineTokenizer, error::ApiError, openai::Fields,
-};
-use crate::{
-    fleet::SetView,
-    prompt::{ChatInput, Encoder},
-};
+use super::{counters::Counters, engine_tokenizer::EngineTokenizer, error::ApiError, openai::Fields};
+use crate::prompt::{ChatInput, Encoder};
 
 /// What a request asks the model to go on from.
 #[derive(Clone, Debug)]
@@ -87,7 +82,7 @@ impl Chat {
         })
     }
 
-    fn input(&self) -> ChatInput<'_> {
+    pub(super) fn input(&self) -> ChatInput<'_> {
         ChatInput {
             now: SystemTime::now(),
             messages: &self.messages,
@@ -158,10 +153,6 @@ pub struct Prompts {
     engines: Mutex<AHashMap<String, Arc<EngineTokenizer>>>,
 }
 
-/// Prompts longer than this many bytes are encoded on a blocking thread: encoding takes about a
-/// millisecond per few kilobytes, in which the thread could serve others.
-const INLINE_BYTES: usize = 4 << 10;
-
 impl Prompts {
     /// No tokenizers: every model asks its engines.
     #[must_use]
@@ -198,32 +189,6 @@ impl Prompts {
     }
 }
 
-impl App {
-    /// The tokens of a prompt for the set's model. Never fails a request: what cannot be tokenised here
-    /// (a conversation that the template refuses, say) has no known tokens, and the engine judges it.
-    pub(super) async fn tokenise(&self, set: &SetView, input: PromptInput, bytes: usize) -> Tokens {
-        let input = match input {
-            PromptInput::Tokens(ids) => return Tokens::known(ids, TokenSource::Client),
-            PromptInput::Chat(chat) if chat.own_template.is_some() => {
-                return self.ask_engine(set, &PromptInput::Chat(chat)).await;
-            }
-            other => other,
-        };
-        let Some(encoder) = self.prompts.encoder(&set.key.model) else {
-            return self.ask_engine(set, &input).await;
-        };
-        let encoded = if bytes <= INLINE_BYTES {
-            encode(encoder, &input)
-        } else {
-            let encoder = Arc::clone(encoder);
-            tokio::task::spawn_blocking(move || encode(&encoder, &input))
-                .await
-                .unwrap_or_else(|error| Err(error.to_string()))
-        };
-        encoded.unwrap_or_else(|problem| self.counters.nobody(problem))
-    }
-}
-
 impl Counters {
     /// Counts a prompt whose tokens nobody knows.
     pub(super) fn nobody(&self, problem: String) -> Tokens {
@@ -231,19 +196,4 @@ impl Counters {
         self.untokenised.fetch_add(1, Ordering::Relaxed);
         Tokens { problem: Some(problem), ..Tokens::default() }
     }
-}
-
-fn encode(encoder: &Encoder, input: &PromptInput) -> Result<Tokens, String> {
-    let encoded = match input {
-        PromptInput::Chat(chat) => encoder.encode_chat(&chat.input()),
-        PromptInput::Text { text, add_special_tokens } => encoder.encode_text(text, *add_special_tokens),
-        PromptInput::Tokens(ids) => return Ok(Tokens::known(ids.clone(), TokenSource::Client)),
-    };
-    let encoded = encoded.map_err(|error| error.to_string())?;
-    Ok(Tokens {
-        ids: encoded.tokens,
-        complete: encoded.complete,
-        source: TokenSource::Tokenizer,
-        problem: None,
-    })
 }

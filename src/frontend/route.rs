@@ -198,7 +198,7 @@ pub(super) fn model(fields: &Fields<'_>) -> Result<String, ApiError> {
 /// Reads a request and turns its prompt into tokens.
 ///
 /// # Errors
-/// 400, 404 or 503, each saying what is accepted.
+/// 400, 404, 429 or 503, each saying what is accepted.
 pub(super) async fn ask(
     app: &App,
     surface: Surface,
@@ -215,7 +215,7 @@ pub(super) async fn ask(
     let (set, lora) = app.set_for(&model, &hints)?;
     let own_salt: Option<String> = fields.get("cache_salt")?;
     let asked = Instant::now();
-    let tokens = app.tokenise(&set, input, body.len()).await;
+    let tokens = app.tokenise(&set, input, body.len()).await?;
     app.counters.tokenise.observe(asked.elapsed());
     if let Some(limit) = set.max_model_len.filter(|&limit| tokens.ids.len() as u64 > limit) {
         let param = if surface == Surface::Chat { "messages" } else { "prompt" };

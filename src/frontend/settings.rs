@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::{
     access_log::AccessLogTarget, admin_token::AdminToken, api_keys::ApiKeys,
-    decision_log::DecisionLogSettings, index_snapshot::SnapshotSource,
+    decision_log::DecisionLogSettings, index_snapshot::SnapshotSource, tokenising::TokenizerSettings,
 };
 use crate::{
     accel::AcceleratorSettings,
@@ -86,6 +86,8 @@ pub struct FrontendSettings {
     pub inhibition: Duration,
     /// Whether workers are held against their registrations. Default [`AdmissionCheck::Off`].
     pub admission_check: AdmissionCheck,
+    /// What tokenising may use.
+    pub tokenizer: TokenizerSettings,
     /// Connections to workers.
     pub upstream: PoolSettings,
     /// What hashes prompts that come in bulk.
@@ -123,6 +125,7 @@ impl Default for FrontendSettings {
             overload_status: StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
             inhibition: DEFAULT_INHIBITION,
             admission_check: AdmissionCheck::Off,
+            tokenizer: TokenizerSettings::default(),
             upstream: PoolSettings::default(),
             accelerator: AcceleratorSettings::default(),
         }

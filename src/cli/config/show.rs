@@ -117,7 +117,7 @@ fn values(
     below: &FrontendArgs,
     [token_file, worker_key, snapshot_token]: [String; 3],
 ) -> Vec<(&'static str, String, bool)> {
-    let upstream = &settings.upstream;
+    let (upstream, tokenizer) = (&settings.upstream, &settings.tokenizer);
     let fallback = match settings.prefill_fallback {
         PrefillFallback::None => "none",
         PrefillFallback::Decode => "decode",
@@ -198,6 +198,9 @@ fn values(
         ("concurrent-replays", settings.concurrent_replays.to_string(), below.concurrent_replays.is_some()),
         ("index-snapshot-from", snapshot_from, below.index_snapshot_from.is_some()),
         ("index-snapshot-token-file", snapshot_token, below.index_snapshot_token_file.is_some()),
+        ("tokenizer-cache-bytes", tokenizer.cache_bytes.to_string(), below.tokenizer_cache_bytes.is_some()),
+        ("tokenizer-threads", tokenizer.threads.to_string(), below.tokenizer_threads.is_some()),
+        ("tokenizer-queue-limit", tokenizer.queue_limit.to_string(), below.tokenizer_queue_limit.is_some()),
         ("decision-log", decision_log, below.decision_log.is_some()),
         ("hash-device", settings.accelerator.device.to_string(), below.hash_device.is_some()),
     ]
