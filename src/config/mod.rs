@@ -22,6 +22,7 @@ mod suggest;
 mod token;
 mod worker;
 mod worker_file;
+mod workers_flag;
 
 pub use byte_size::ByteSize;
 pub use check::{Finding, Report, Severity, check};

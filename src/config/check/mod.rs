@@ -18,8 +18,8 @@ use super::{
         Environment, Field, Frontend, OfTheFrontend, Role as _, RouterFlags, Warning, build_router_config,
         problems, row,
     },
-    frontend::parse_tokenizer,
     protection,
+    workers_flag::parse_tokenizer,
 };
 use crate::{
     fleet::RouterConfig,
