@@ -12,7 +12,7 @@ const WAYS: usize = 9;
 /// Entries at which a segment is split. Above three quarters too many do not fit in their home bucket.
 const FULL: u32 = (BUCKETS * WAYS * 3 / 4) as u32;
 /// Leading bits of a hash that an empty table's segments are told by. A table of one would split often while it is small.
-const FIRST_BITS: u32 = 4;
+const FIRST_BITS: u32 = 1;
 /// Names whose buckets are asked for ahead.
 const AHEAD: usize = 24;
 
