@@ -38,6 +38,7 @@ mod hints;
 mod index_memory;
 mod index_snapshot;
 mod listener;
+mod log_queue;
 mod openai;
 mod overlaps;
 mod parity;

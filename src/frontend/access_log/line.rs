@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::{
     time::{FormatTime as _, SystemTime},
 };
 
-use super::queue::Queue;
+use super::writer::{Logged, Queue};
 use crate::{
     frontend::{counters::Outcome, error::ErrorCode, request_id::RequestId},
     proxy::Usage,
@@ -179,7 +179,7 @@ impl Drop for Line {
         written.duration_ms = millis(self.began.elapsed());
         if let Ok(mut line) = serde_json::to_vec(written) {
             line.push(b'\n');
-            self.queue.put(line);
+            self.queue.put(Logged(line));
         }
     }
 }

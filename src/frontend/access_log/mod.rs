@@ -9,7 +9,6 @@
 
 mod line;
 mod page;
-mod queue;
 mod settings;
 mod writer;
 
@@ -19,8 +18,8 @@ use http::request::Parts;
 use thiserror::Error;
 use tracing::info;
 
-use self::{queue::Queue, writer::Writer};
-use super::request_id::RequestId;
+use self::writer::{LIMITS, Queue, Writer};
+use super::{log_queue, request_id::RequestId};
 
 pub(super) use line::{Facts, Line};
 pub use settings::AccessLogTarget;
@@ -46,8 +45,10 @@ impl AccessLog {
     /// When the file cannot be opened.
     pub(super) fn open(target: &AccessLogTarget) -> Result<Self, AccessLogError> {
         let failed = |error| AccessLogError { path: target.to_string().into(), error };
-        let (queue, waiting) = Queue::new();
-        Writer::open(target, waiting).and_then(Writer::start).map_err(failed)?;
+        let (queue, waiting) = Queue::new(LIMITS);
+        Writer::open(target, waiting)
+            .and_then(|writer| log_queue::start(writer, "access-log"))
+            .map_err(failed)?;
         info!(to = %target, "requests are logged");
         Ok(Self(Some(Arc::new(queue))))
     }

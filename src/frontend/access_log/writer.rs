@@ -6,19 +6,30 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::atomic::Ordering::Relaxed,
-    thread,
     time::{Duration, Instant},
 };
 
 use tracing::{error, info};
 
-use super::{
-    queue::{Item, Waiting},
-    settings::AccessLogTarget,
-};
+use super::settings::AccessLogTarget;
+use crate::frontend::log_queue::{self, Entry, Limits, Waiting};
 
-/// Bytes that are written at a time, at most, while more waits.
-const BATCH: usize = 256 << 10;
+/// How many lines may wait. The longest has two thousand bytes.
+pub(super) const LIMITS: Limits = Limits { entries: 8192, bytes: u64::MAX };
+
+pub(in crate::frontend) type Queue = log_queue::Queue<Logged>;
+
+/// A line with its end.
+pub(in crate::frontend) struct Logged(pub(super) Vec<u8>);
+
+impl Entry for Logged {
+    const DROPPED: &str = "the access log does not keep up: lines are dropped and counted (kvroute_access_log_lines_total); this is not \
+                           said again. A faster disk, or a reader that does not stand still, keeps them";
+
+    fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
 
 /// How often it is looked whether the file still lies where it was opened.
 const LOOK: Duration = Duration::from_secs(1);
@@ -28,17 +39,17 @@ enum Destination {
     File { path: PathBuf, file: File, looked: Instant },
 }
 
-/// Writes what waits, until nobody can put anything in any more.
+/// Writes lines.
 pub(super) struct Writer {
     destination: Destination,
-    waiting: Waiting,
+    waiting: Waiting<Logged>,
     /// Lines that are taken and not written, and how many they are.
     batch: Vec<u8>,
     lines: u64,
 }
 
 impl Writer {
-    pub(super) fn open(target: &AccessLogTarget, waiting: Waiting) -> io::Result<Self> {
+    pub(super) fn open(target: &AccessLogTarget, waiting: Waiting<Logged>) -> io::Result<Self> {
         let destination = match target {
             AccessLogTarget::Stdout => Destination::Stdout,
             AccessLogTarget::File(path) => {
@@ -47,38 +58,22 @@ impl Writer {
         };
         Ok(Self { destination, waiting, batch: Vec::new(), lines: 0 })
     }
+}
 
-    /// Starts its thread.
-    pub(super) fn start(mut self) -> io::Result<()> {
-        let thread = thread::Builder::new().name("access-log".to_owned());
-        thread.spawn(move || while self.step() {}).map(drop)
+impl log_queue::Writer for Writer {
+    type Entry = Logged;
+
+    fn waiting(&self) -> &Waiting<Logged> {
+        &self.waiting
     }
 
-    /// Waits for something, and writes it with what came meanwhile; false once nothing can come any more.
-    fn step(&mut self) -> bool {
-        let Ok(item) = self.waiting.items.recv() else { return false };
-        self.take(item);
-        while self.batch.len() < BATCH
-            && let Ok(item) = self.waiting.items.try_recv()
-        {
-            self.take(item);
-        }
-        self.write();
-        true
+    fn unwritten(&self) -> usize {
+        self.batch.len()
     }
 
-    fn take(&mut self, item: Item) {
-        match item {
-            Item::Line(line) => {
-                self.batch.extend_from_slice(&line);
-                self.lines += 1;
-            }
-            Item::Flush(done) => {
-                self.write();
-                // Whoever asked may have given up.
-                let _ = done.send(());
-            }
-        }
+    fn take(&mut self, Logged(line): Logged) {
+        self.batch.extend_from_slice(&line);
+        self.lines += 1;
     }
 
     fn write(&mut self) {
@@ -148,18 +143,18 @@ mod tests {
     use tempfile::tempdir;
 
     use super::*;
-    use crate::frontend::access_log::queue::Queue;
+    use crate::frontend::log_queue::step;
 
     #[test]
     fn a_file_that_is_moved_away_gets_a_successor_and_a_full_disk_costs_lines_alone() {
         let folder = tempdir().unwrap();
         let path = folder.path().join("access");
         fs::write(&path, "before\n").unwrap();
-        let (queue, waiting) = Queue::new();
+        let (queue, waiting) = Queue::new(LIMITS);
         let mut writer = Writer::open(&AccessLogTarget::File(path.clone()), waiting).unwrap();
         let put = |writer: &mut Writer, line: &str| {
-            queue.put(format!("{line}\n").into_bytes());
-            assert!(writer.step());
+            queue.put(Logged(format!("{line}\n").into_bytes()));
+            assert!(step(writer));
         };
         put(&mut writer, "one");
         let moved = folder.path().join("access.1");

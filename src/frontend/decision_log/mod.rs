@@ -10,7 +10,7 @@
 mod file;
 mod memory;
 mod page;
-mod queue;
+mod record;
 mod recorder;
 mod settings;
 mod ticket;

@@ -3,39 +3,34 @@
 use std::{fmt, sync::atomic::Ordering::Relaxed};
 
 use super::recorder::Recorder;
-use crate::metrics::Page;
+use crate::{frontend::log_queue::LogCounters, metrics::Page};
 
 impl Recorder {
     /// Writes them; all are 0 without a log.
     pub(in crate::frontend) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
         let log = self.log();
-        let counters = log.map(|log| &log.queue.counters);
-        let count = |of: fn(&super::queue::LogCounters) -> u64| counters.map_or(0, |counters| of(counters));
-        let records = [
-            ([("result", "written")], count(|counters| counters.written.load(Relaxed))),
-            ([("result", "dropped")], count(|counters| counters.dropped.load(Relaxed))),
-            ([("result", "lost")], count(|counters| counters.lost.load(Relaxed))),
-        ];
-        let records = records.iter().map(|(labels, count)| (&labels[..], *count));
-        page.counters(
+        let none = LogCounters::default();
+        let counters = log.map_or(&none, |log| &log.queue.counters);
+        page.counters_by(
+            "result",
             "decision_log_records",
             "Records for the decision log, by what became of them",
-            records,
+            counters.results(),
         )?;
         page.counter(
             "decision_log_bytes",
             "Bytes written to the decision log",
-            count(|counters| counters.bytes.load(Relaxed)),
+            counters.bytes.load(Relaxed),
         )?;
         page.gauge(
             "decision_log_waiting",
             "Records that wait to be written",
-            counters.map_or(0, |counters| counters.waiting.load(Relaxed)),
+            counters.waiting.load(Relaxed),
         )?;
         page.gauge(
             "decision_log_failing",
             "1 while the decision log cannot be written",
-            counters.map_or(0, |counters| i64::from(counters.failing.load(Relaxed))),
+            i64::from(counters.failing.load(Relaxed)),
         )?;
         let (recent, bytes) = log.map_or((0, 0), |log| {
             let (count, bytes, _) = log.memory.extent();

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{
     file::{LogFile, LogFileError},
     memory::{Kept, Memory},
-    queue::{Item, Queue},
+    record::{LIMITS, Queue, Record},
     settings::DecisionLogSettings,
     ticket::Ticket,
     writer::Writer,
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     decisions::{Decision, Outcome, Question, Rule, Verdict},
     fleet::{Clock, Fingerprint, SetView},
-    frontend::{app::unix_ms, asking::Prompt, request_id},
+    frontend::{app::unix_ms, asking::Prompt, log_queue, request_id},
     select::{Choice, Demand, Refusal, Row, Scratch, Selector},
 };
 
@@ -72,8 +72,8 @@ impl Recorder {
     pub(in crate::frontend) fn open(settings: &DecisionLogSettings) -> Result<Self, LogFileError> {
         let path = settings.path.clone();
         let file = LogFile::open(settings)?;
-        let (queue, waiting) = Queue::new();
-        let started = Writer::new(file, settings.max_bytes, waiting).start();
+        let (queue, waiting) = Queue::new(LIMITS);
+        let started = log_queue::start(Writer::new(file, settings.max_bytes, waiting), "decision-log");
         started.map_err(|error| LogFileError::Open { path: path.clone(), error })?;
         info!(path = %path.display(), sample = settings.sample, "decisions are recorded");
         Ok(Self(Some(Log {
@@ -106,7 +106,7 @@ impl Recorder {
         let kept = Arc::new(log.kept(name, moment, made));
         log.memory.push(Arc::clone(&kept));
         let (number, weak) = (kept.decision.number, Arc::downgrade(&kept));
-        let queued = log.queue.put(Item::Decision(kept));
+        let queued = log.queue.put(Record::Decision(kept));
         made.is_ok().then(|| Ticket {
             queue: Arc::clone(&log.queue),
             queued,

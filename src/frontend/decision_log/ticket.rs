@@ -9,7 +9,7 @@ use http::StatusCode;
 
 use super::{
     memory::Kept,
-    queue::{Item, Queue},
+    record::{Queue, Record},
 };
 use crate::{
     decisions::{Finish, Outcome},
@@ -68,7 +68,7 @@ impl Drop for Ticket {
             let _ = kept.outcome.set(self.outcome);
         }
         if self.queued {
-            self.queue.put(Item::Outcome(self.number, self.outcome));
+            self.queue.put(Record::Outcome(self.number, self.outcome));
         }
     }
 }

@@ -3,20 +3,16 @@
 use std::{
     io,
     sync::atomic::Ordering::Relaxed,
-    thread,
     time::{Duration, Instant},
 };
 
 use tracing::{error, info};
 
-use super::{
-    file::LogFile,
-    queue::{Item, Waiting},
+use super::{file::LogFile, record::Record};
+use crate::{
+    decisions::Encoder,
+    frontend::log_queue::{self, Waiting},
 };
-use crate::decisions::Encoder;
-
-/// Bytes that are written at a time, at most, while more waits.
-const BATCH: usize = 256 << 10;
 
 /// How long a file that could not be written is left alone. What comes meanwhile is lost.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -28,7 +24,7 @@ const ROTATION_PAUSE: Duration = Duration::from_secs(60);
 pub(super) struct Writer {
     file: LogFile,
     max_bytes: u64,
-    waiting: Waiting,
+    waiting: Waiting<Record>,
     encoder: Encoder,
     /// Records that are encoded and not written, and how many they are.
     batch: Vec<u8>,
@@ -44,42 +40,21 @@ struct Failure {
     lost: u64,
 }
 
-impl Writer {
-    pub(super) fn new(file: LogFile, max_bytes: u64, waiting: Waiting) -> Self {
-        let (encoder, batch) = (Encoder::new(), Vec::new());
-        Self { file, max_bytes, waiting, encoder, batch, records: 0, failure: None, next_rotation: None }
+impl log_queue::Writer for Writer {
+    type Entry = Record;
+
+    fn waiting(&self) -> &Waiting<Record> {
+        &self.waiting
     }
 
-    /// Starts its thread.
-    pub(super) fn start(mut self) -> io::Result<()> {
-        let thread = thread::Builder::new().name("decision-log".to_owned());
-        thread.spawn(move || while self.step() {}).map(drop)
+    fn unwritten(&self) -> usize {
+        self.batch.len()
     }
 
-    /// Waits for something, and writes it with what came meanwhile; false once nothing can come any more.
-    fn step(&mut self) -> bool {
-        let Ok(item) = self.waiting.items.recv() else { return false };
-        self.take(item);
-        while self.batch.len() < BATCH
-            && let Ok(item) = self.waiting.items.try_recv()
-        {
-            self.take(item);
-        }
-        self.write();
-        true
-    }
-
-    fn take(&mut self, item: Item) {
-        self.waiting.taken(&item);
-        match item {
-            Item::Decision(kept) => self.encoder.decision(&kept.decision, &mut self.batch),
-            Item::Outcome(number, outcome) => self.encoder.outcome(number, &outcome, &mut self.batch),
-            Item::Flush(done) => {
-                self.write();
-                // Whoever asked may have given up.
-                let _ = done.send(());
-                return;
-            }
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Decision(kept) => self.encoder.decision(&kept.decision, &mut self.batch),
+            Record::Outcome(number, outcome) => self.encoder.outcome(number, &outcome, &mut self.batch),
         }
         self.records += 1;
         if self.file.length() + self.batch.len() as u64 >= self.max_bytes {
@@ -109,6 +84,13 @@ impl Writer {
         }
         self.batch.clear();
         self.records = 0;
+    }
+}
+
+impl Writer {
+    pub(super) fn new(file: LogFile, max_bytes: u64, waiting: Waiting<Record>) -> Self {
+        let (encoder, batch) = (Encoder::new(), Vec::new());
+        Self { file, max_bytes, waiting, encoder, batch, records: 0, failure: None, next_rotation: None }
     }
 
     fn rotate(&mut self) {
@@ -164,7 +146,14 @@ mod tests {
     use super::*;
     use crate::{
         decisions::{Entry, Outcome, Reader},
-        frontend::decision_log::{memory::tests::kept, queue::Queue, settings::DecisionLogSettings},
+        frontend::{
+            decision_log::{
+                memory::tests::kept,
+                record::{LIMITS, Queue},
+                settings::DecisionLogSettings,
+            },
+            log_queue::step,
+        },
     };
 
     fn entries(path: impl AsRef<std::path::Path>) -> Vec<Entry> {
@@ -176,15 +165,15 @@ mod tests {
         let folder = tempdir().unwrap();
         let path = folder.path().join("d");
         let settings = DecisionLogSettings { max_bytes: 2000, keep: 10, ..DecisionLogSettings::new(&path) };
-        let (queue, waiting) = Queue::new();
+        let (queue, waiting) = Queue::new(LIMITS);
         let mut writer = Writer::new(LogFile::open(&settings).unwrap(), settings.max_bytes, waiting);
         let one = kept(0, "r", 4);
         for _ in 0..40 {
-            queue.put(Item::Decision(Arc::clone(&one)));
-            queue.put(Item::Outcome(0, Outcome::default()));
+            queue.put(Record::Decision(Arc::clone(&one)));
+            queue.put(Record::Outcome(0, Outcome::default()));
         }
         drop(queue);
-        while writer.step() {}
+        while step(&mut writer) {}
         let full: Vec<_> = (1..=10)
             .map(|number| folder.path().join(format!("d.{number}")))
             .filter(|file| file.exists())
@@ -205,12 +194,12 @@ mod tests {
         let folder = tempdir().unwrap();
         let path = folder.path().join("d");
         let settings = DecisionLogSettings { max_bytes: 1000, ..DecisionLogSettings::new(&path) };
-        let (queue, waiting) = Queue::new();
+        let (queue, waiting) = Queue::new(LIMITS);
         let mut writer = Writer::new(LogFile::open(&settings).unwrap(), settings.max_bytes, waiting);
         let one = kept(0, "r", 4);
         let put = |writer: &mut Writer| {
-            queue.put(Item::Decision(Arc::clone(&one)));
-            assert!(writer.step());
+            queue.put(Record::Decision(Arc::clone(&one)));
+            assert!(step(writer));
         };
         let in_the_way = folder.path().join("d.next");
         fs::create_dir(&in_the_way).unwrap();
@@ -228,12 +217,12 @@ mod tests {
     fn a_disk_that_is_full_costs_records_and_nothing_else() {
         let folder = tempdir().unwrap();
         let settings = DecisionLogSettings::new(folder.path().join("d"));
-        let (queue, waiting) = Queue::new();
+        let (queue, waiting) = Queue::new(LIMITS);
         let mut writer = Writer::new(LogFile::open(&settings).unwrap(), settings.max_bytes, waiting);
         let one = kept(0, "r", 4);
         let put = |writer: &mut Writer| {
-            queue.put(Item::Decision(Arc::clone(&one)));
-            assert!(writer.step());
+            queue.put(Record::Decision(Arc::clone(&one)));
+            assert!(step(writer));
         };
         put(&mut writer);
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
