@@ -9,6 +9,8 @@
     reason = "a failed expectation is how a test reports, and tests may read the environment"
 )]
 
+mod cases;
+
 use std::num::NonZeroUsize;
 
 use kvroute::{
@@ -22,6 +24,8 @@ use kvroute::{
     slot::Slot,
 };
 use proptest::prelude::*;
+
+use crate::cases::cases;
 
 const SLOTS: u32 = 4;
 /// Few, so that blocks are dropped for it.
@@ -193,28 +197,27 @@ fn same(index: &PrefixIndex, reference: &Reference, slots: std::ops::Range<u32>)
     }
 }
 
-/// 300 histories each, or as many as PROPTEST_CASES asks for.
-fn config() -> ProptestConfig {
-    let config = ProptestConfig::default();
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    ProptestConfig { cases: if asked { config.cases } else { 300 }, ..config }
+/// An index that was told all of `ops`, and the literal one.
+fn told(naming: Naming, ops: &[Op]) -> (IndexWriter, Reference) {
+    let (_, mut index) = new_index();
+    let mut reference = Reference::new(PENDING);
+    for op in ops {
+        let (slot, event) = op.event(naming);
+        index.apply(slot, &event);
+        reference.apply(slot, &event);
+    }
+    (index, reference)
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(cases(300))]
 
     #[test]
     fn a_rebuilt_index_answers_and_goes_on_as_the_first(
         shared: bool, before in ops(1..60), after in ops(0..40),
     ) {
         let naming = if shared { Naming::Shared } else { Naming::Own };
-        let (_, mut first) = new_index();
-        let mut reference = Reference::new(PENDING);
-        for op in &before {
-            let (slot, event) = op.event(naming);
-            first.apply(slot, &event);
-            reference.apply(slot, &event);
-        }
+        let (mut first, mut reference) = told(naming, &before);
         let slots: Vec<_> =
             (0..SLOTS).map(slot).map(|slot| (slot, export(&mut first, slot, |_| {}))).collect();
         let (index, mut second) = new_index();
@@ -235,13 +238,7 @@ proptest! {
     #[test]
     fn an_export_is_of_one_moment(shared: bool, before in ops(1..60), meanwhile in ops(0..120)) {
         let naming = if shared { Naming::Shared } else { Naming::Own };
-        let (_, mut first) = new_index();
-        let mut reference = Reference::new(PENDING);
-        for op in &before {
-            let (slot, event) = op.event(naming);
-            first.apply(slot, &event);
-            reference.apply(slot, &event);
-        }
+        let (mut first, reference) = told(naming, &before);
         let mut others = meanwhile.iter().map(|op| op.event(naming)).filter(|(of, _)| *of != slot(0));
         let parts = export(&mut first, slot(0), |writer| {
             for (slot, event) in others.by_ref().take(4) {

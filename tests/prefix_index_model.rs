@@ -10,6 +10,8 @@
     reason = "a failed expectation is how a test reports, and tests may read the environment"
 )]
 
+mod cases;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     num::NonZeroUsize,
@@ -22,6 +24,8 @@ use kvroute::{
     slot::Slot,
 };
 use proptest::prelude::*;
+
+use crate::cases::cases;
 
 type Path = Vec<u64>;
 type Copies = [u32; 4];
@@ -619,15 +623,8 @@ fn replay(naming: Naming, shards: usize, limit: usize, history: &[(Op, [Path; 3]
     pair.drain();
 }
 
-/// 500 histories each, or as many as PROPTEST_CASES asks for: more in a long run, fewer under a sanitizer.
-fn config() -> ProptestConfig {
-    let config = ProptestConfig::default();
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    ProptestConfig { cases: if asked { config.cases } else { 500 }, ..config }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(cases(500))]
 
     #[test]
     fn engines_that_name_alike(shards in 1_usize..4, limit in 0_usize..12, history in history()) {

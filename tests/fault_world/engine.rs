@@ -12,7 +12,7 @@ use kvroute::{
 };
 
 use crate::{
-    prompts::Library,
+    prompts::Prompts,
     wire::{Dialect, Told},
 };
 
@@ -84,24 +84,24 @@ impl Cache {
     }
 
     /// The life that begins with this cache.
-    pub(crate) fn life(&self, library: &Library) -> Life {
-        let names = library.texts.iter().map(|text| {
+    pub(crate) fn life(&self, prompts: &Prompts) -> Life {
+        let names = prompts.texts.iter().map(|text| {
             Sequence::new(self.naming, Arc::clone(&text.namespace), text.tokens.clone()).names().to_vec()
         });
         Life { block_size: self.setup.block_size, names: names.collect(), said: Vec::new() }
     }
 
     /// A step of the engine. Returns the text of which it was sent the prompt, if it was sent one.
-    pub(crate) fn work(&mut self, library: &Library, rng: &mut fastrand::Rng) -> Option<usize> {
+    pub(crate) fn work(&mut self, prompts: &Prompts, rng: &mut fastrand::Rng) -> Option<usize> {
         match rng.u8(..20) {
             0..=9 => {
-                let text = rng.usize(..library.texts.len());
-                self.begin(library, text, rng.u8(..4) > 0);
+                let text = rng.usize(..prompts.texts.len());
+                self.begin(prompts, text, rng.u8(..4) > 0);
                 return Some(text);
             }
             10..=17 if !self.running.is_empty() => {
                 let at = rng.usize(..self.running.len());
-                self.go_on(library, at, rng.usize(1..6));
+                self.go_on(prompts, at, rng.usize(1..6));
             }
             18 => self.end_all(),
             // Silent until the next step that has something to say, which may never come.
@@ -111,11 +111,11 @@ impl Cache {
         None
     }
 
-    fn begin(&mut self, library: &Library, at: usize, may_transfer: bool) {
+    fn begin(&mut self, prompts: &Prompts, at: usize, may_transfer: bool) {
         if self.running.len() == MOST_RUNNING {
             self.end_first();
         }
-        let text = &library.texts[at];
+        let text = &prompts.texts[at];
         let mut sequence =
             Sequence::new(self.naming, Arc::clone(&text.namespace), text.tokens[..text.prompt].to_vec());
         let transfers = self.setup.decodes && may_transfer;
@@ -133,9 +133,9 @@ impl Cache {
         self.running.push_back((sequence, at));
     }
 
-    fn go_on(&mut self, library: &Library, at: usize, tokens: usize) {
+    fn go_on(&mut self, prompts: &Prompts, at: usize, tokens: usize) {
         let Some((mut sequence, text)) = self.running.remove(at) else { return };
-        let rest = &library.texts[text].tokens[sequence.tokens().len()..];
+        let rest = &prompts.texts[text].tokens[sequence.tokens().len()..];
         for &token in &rest[..rest.len().min(tokens)] {
             sequence.push(token);
             while self.manager.compute(&mut sequence, 1).is_err() {

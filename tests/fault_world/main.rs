@@ -65,7 +65,7 @@ fn run(seed: u64, broken: Broken, tells: bool) -> Result<Settled, String> {
 fn live(world: &mut World) -> Result<Settled, String> {
     for step in 0..STEPS {
         world.step();
-        let texts = world.library.texts.len();
+        let texts = world.prompts.texts.len();
         let text = world.rng.usize(..texts);
         world.check_all(if step % ALL_TEXTS == 0 { Texts::All } else { Texts::One(text) })?;
     }

@@ -20,11 +20,11 @@ pub(crate) struct Text {
 }
 
 /// All of a world's prompts.
-pub(crate) struct Library {
+pub(crate) struct Prompts {
     pub(crate) texts: Vec<Text>,
 }
 
-impl Library {
+impl Prompts {
     pub(crate) fn new(rng: &mut fastrand::Rng) -> Self {
         let mut token = |tokens: usize| (0..tokens).map(|_| rng.u32(..3)).collect::<Vec<_>>();
         let stems = [token(24), token(20), token(8)];

@@ -8,7 +8,7 @@ use kvroute::{hash, ingest::StreamSettings};
 use crate::{
     engine::{Cache, Life, Said, Setup},
     network::{self, Faults, Link, Travelling},
-    prompts::Library,
+    prompts::Prompts,
     router::{Broken, Shelf, Stream},
     wire::Dialect,
 };
@@ -58,7 +58,7 @@ pub(crate) struct Engine {
 pub(crate) struct World {
     pub(crate) rng: fastrand::Rng,
     pub(crate) now: Duration,
-    pub(crate) library: Library,
+    pub(crate) prompts: Prompts,
     pub(crate) shelves: [Shelf; 2],
     pub(crate) engines: Vec<Engine>,
     pub(crate) faults: Faults,
@@ -75,8 +75,8 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, broken: Broken) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let library = Library::new(&mut rng);
-        let shelves = BLOCK_SIZES.map(|size| Shelf::new(size, library.hashes(size)));
+        let prompts = Prompts::new(&mut rng);
+        let shelves = BLOCK_SIZES.map(|size| Shelf::new(size, prompts.hashes(size)));
         let mut pick = |rates: [f64; 3]| rates[rng.usize(..3)];
         let faults = Faults {
             loss: pick([0.0, 0.03, 0.2]),
@@ -89,7 +89,7 @@ impl World {
         let (stamp, slow, log) = (1_000_000, false, None);
         let orderly = faults.duplication + faults.reordering == 0.0;
         let mut world =
-            Self { rng, now, library, shelves, engines, faults, orderly, broken, stamp, slow, log };
+            Self { rng, now, prompts, shelves, engines, faults, orderly, broken, stamp, slow, log };
         (0..2 + world.rng.usize(..2)).for_each(|_| world.add_engine());
         world
     }
@@ -117,7 +117,7 @@ impl World {
         let block_size = BLOCK_SIZES[rng.usize(..2)];
         for rank in 0..1 + rng.u32(..2) {
             let cache = Cache::new(self.setup(&engine, rank, block_size));
-            let life = cache.life(&self.library);
+            let life = cache.life(&self.prompts);
             let stream = self.open(&engine, rank, block_size);
             let (link, stamps) = (Link::default(), AHashMap::new());
             engine.sides.push(Side { cache, lives: vec![life], stamps, link, stream, highest: (0, 0) });
@@ -180,14 +180,14 @@ impl World {
 
     /// The engine takes a step and publishes what it has to say.
     pub(crate) fn work(&mut self, at: (usize, usize)) {
-        let Self { engines, library, rng, .. } = self;
+        let Self { engines, prompts, rng, .. } = self;
         let Engine { up, answers, sides, .. } = &mut engines[at.0];
         let side = &mut sides[at.1];
         // With nothing but numbers to go by, an engine that spoke before it was heard could not be told apart.
         if !*up || (side.life().said.is_empty() && !*answers && !side.link.linked) {
             return;
         }
-        let text = side.cache.work(library, rng);
+        let text = side.cache.work(prompts, rng);
         if let (Some(text), Some((_, predicted))) = (text, &side.stream.predicted) {
             let blocks = &self.shelves[side.stream.shelf].hashes[text];
             let mut sequence = Vec::new();
@@ -382,7 +382,7 @@ impl World {
         for rank in 0..engine.sides.len() {
             let cache = Cache::new(self.setup(&engine, rank as u32, block_size));
             let side = &mut engine.sides[rank];
-            side.lives.push(cache.life(&self.library));
+            side.lives.push(cache.life(&self.prompts));
             side.cache = cache;
         }
         (engine.up, engine.notice) = (true, self.rng.bool());
