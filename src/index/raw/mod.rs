@@ -18,6 +18,7 @@ mod arena;
 mod child_table;
 mod compare;
 mod marks;
+mod name_segment;
 mod name_table;
 mod paint;
 mod prefetch;
