@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use super::{
-    applier::Ingestor,
     budget::{Budget, IndexMemory},
     counters::IngestTotals,
     handle::Stream,
     index_sink::Source,
+    ingestor::Ingestor,
     replays::{ReplayTotals, Replays},
     settings::IngestSettings,
     snapshot::{Claim, ExportRequest, Kept, Snapshot, SnapshotBusy, SnapshotTotals, Whose, Writer},
