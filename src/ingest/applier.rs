@@ -180,12 +180,12 @@ impl Applier {
         }
     }
 
-    /// Applies events of one rank in order; what they did in all.
-    fn apply_plain(&mut self, events: &[(Slot, &Event)], may_grow: bool) -> Applied {
-        let mut sum = Applied::default();
+    /// Applies events in order; what the last one did.
+    fn apply_all(&mut self, events: &[(Slot, &Event)], may_grow: bool) -> Applied {
+        let mut last = Applied::default();
         let mut note = |event: &Event, applied: Applied| {
             self.counters.note_applied(event, applied);
-            sum += applied;
+            last = applied;
         };
         if may_grow {
             self.writer.apply_all(events, note);
@@ -194,7 +194,7 @@ impl Applier {
                 note(event, self.writer.apply_without_growth(slot, event));
             }
         }
-        sum
+        last
     }
 
     fn apply(&mut self, batch: &Batch) {
@@ -203,19 +203,16 @@ impl Applier {
         }
         let status = batch.gate.status();
         let may_grow = !status.growth_stopped();
-        let mut plain: SmallVec<[(Slot, &Event); 32]> = SmallVec::new();
-        for event in &batch.events {
-            let Some(stored) = retold::may_be(event) else {
-                plain.push((batch.slot, event));
-                continue;
-            };
-            // What came before counts before it is asked what the rank holds.
-            self.apply_plain(&plain, may_grow);
-            plain.clear();
-            let applied = self.apply_plain(&[(batch.slot, event)], may_grow);
-            retold::take_back(&mut self.writer, batch.slot, stored, applied);
+        let mut events: SmallVec<[(Slot, &Event); 32]> = SmallVec::new();
+        // What the rank holds is asked before anything that comes after a prefix that may be told again.
+        for run in batch.events.split_inclusive(|event| retold::may_be(event).is_some()) {
+            events.clear();
+            events.extend(run.iter().map(|event| (batch.slot, event)));
+            let applied = self.apply_all(&events, may_grow);
+            if let Some(stored) = run.last().and_then(retold::may_be) {
+                retold::take_back(&mut self.writer, batch.slot, stored, applied);
+            }
         }
-        self.apply_plain(&plain, may_grow);
         if batch.events.iter().any(|event| matches!(event, Event::Cleared(None))) {
             self.expecting.emptied(batch.slot, &mut self.writer);
         }
