@@ -139,11 +139,8 @@ impl FleetStreams {
         keys.retain(|key| model.is_none_or(|model| key.model == model));
         for key in keys {
             writer.index(&key).ok()?;
-            let slots = |open: &Open| {
-                let of_key = open.streams.iter().filter(|(_, followed)| followed.key == key);
-                of_key.map(|(&slot, _)| slot).collect::<Vec<_>>()
-            };
-            let slots = slots(&self.open.lock());
+            let of_key = |(&slot, followed): (&Slot, &Followed)| (followed.key == key).then_some(slot);
+            let slots: Vec<Slot> = self.open.lock().streams.iter().filter_map(of_key).collect();
             for slot in slots {
                 let asked = self.open.lock().streams.get(&slot).map(|followed| {
                     let (to, exported) = unbounded();

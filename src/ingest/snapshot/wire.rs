@@ -182,9 +182,8 @@ const PROBED: u32 = 1 << 16;
 
 /// What [`IndexRecord::probe`] is here.
 pub(super) fn probe(block_size: u32) -> Option<u64> {
-    let size = BlockSize::new(block_size).ok()?;
-    let tokens: Vec<u32> = (0..block_size.min(PROBED)).collect();
-    let size = if block_size > PROBED { BlockSize::new(PROBED).ok()? } else { size };
+    let size = BlockSize::new(block_size.min(PROBED)).ok()?;
+    let tokens: Vec<u32> = (0..size.get()).collect();
     let mut hashes = Vec::new();
     BlockHasher::new(size, Identity::default()).hash(&Prompt::text(&tokens), &mut hashes);
     hashes.first().map(|hash| hash.0)

@@ -84,16 +84,12 @@ impl<F: FnMut(Bytes) -> bool> Writer<F> {
             Record::Rank(RankRecord { worker, url, rank, events, replay, started_ms, state, memory })
         };
         let Ok(Exported::Begins(begins)) = exported.recv_timeout(PATIENCE) else {
-            self.record(&record(state, None))?;
-            self.totals.left_out += 1;
-            return self.record(&Record::EndOfRank(0));
+            return self.leave_out(&record(state, None));
         };
         let (memory, state, learned) = *begins;
         // In memory first: what is written after a rank that could not be finished would be taken for whole.
         let Some((parts, blocks)) = all_parts(exported) else {
-            self.record(&record(state, None))?;
-            self.totals.left_out += 1;
-            return self.record(&Record::EndOfRank(0));
+            return self.leave_out(&record(state, None));
         };
         let memory = MemoryRecord {
             sequence: memory.sequence,
@@ -110,6 +106,13 @@ impl<F: FnMut(Bytes) -> bool> Writer<F> {
         self.totals.ranks += 1;
         self.totals.blocks += blocks;
         self.record(&Record::EndOfRank(blocks))
+    }
+
+    /// Names a rank without its blocks.
+    fn leave_out(&mut self, rank: &Record) -> Result<(), Left> {
+        self.record(rank)?;
+        self.totals.left_out += 1;
+        self.record(&Record::EndOfRank(0))
     }
 
     pub(in crate::ingest) fn end(mut self) -> Result<SnapshotTotals, Left> {

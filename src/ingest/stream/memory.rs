@@ -42,9 +42,4 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         let Fingerprint { sequence, hash } = self.last.filter(|_| is_certain)?;
         Some(Memory { sequence, fingerprint: hash, lost_before: self.lost_before })
     }
-
-    /// Whether a request that gave no answer was to show that what is resumed is still true.
-    pub(super) fn resumes_unshown(&self, was_shown: bool) -> bool {
-        self.resumes && !was_shown
-    }
 }

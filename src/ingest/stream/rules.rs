@@ -193,7 +193,8 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             }
             return;
         };
-        if first == self.cursor.expected() && !self.resumes_unshown(is_shown) {
+        // A number that follows stands in for the answer, but not where another stream's word is to be shown.
+        if first == self.cursor.expected() && (is_shown || !self.resumes) {
             self.proven = true;
             self.resume(now);
         } else {
