@@ -97,9 +97,8 @@ impl IndexWriter {
         let at = |index: usize| events.get(index).map(|(_, event)| event.borrow());
         // What is known of the event `index`, at `index % RING`: where to look, then where that leads.
         let mut asked = [Asked::default(); RING];
-        for index in 0..AHEAD[0].min(events.len()) {
-            asked[index % RING] =
-                at(index).map_or_else(Asked::default, |event| self.ledger.ask_for_entry(event));
+        for (asked, (_, event)) in asked.iter_mut().zip(events).take(AHEAD[0]) {
+            *asked = self.ledger.ask_for_entry(event.borrow());
         }
         for (index, (slot, event)) in events.iter().enumerate() {
             prefetch(events.as_ptr().wrapping_add(index + AHEAD_OF_ALL));

@@ -4,7 +4,7 @@
 //! while they are held. The one thing that can come over it from outside is that a block of it that waited gets its place. Those
 //! that wait when the export begins are exported as such, and passed over later.
 
-use std::{fmt, sync::atomic::Ordering::Relaxed};
+use std::fmt;
 
 use ahash::{AHashMap, AHashSet};
 use smallvec::SmallVec;
@@ -15,7 +15,6 @@ use crate::{
     hash::BlockHash,
     index::{
         copies::Copies,
-        raw::halves,
         snapshot::{Held, Parent, Part, STRETCH_BLOCKS, Stretch, Waits},
         tree::Place,
     },
@@ -113,8 +112,7 @@ impl Ledger {
     }
 
     fn holder_is(&self, number: u32, slot: Slot) -> bool {
-        let holder = self.holders.get(number as usize);
-        holder.is_some_and(|holder| holder.is_used && holder.slot == slot && !holder.retired)
+        self.holders.get(number as usize).is_some_and(|holder| holder.is_current(slot))
     }
 
     /// Looks at the marks of up to `most` runs; how many it was.
@@ -144,7 +142,7 @@ impl Ledger {
             if known.is_none_or(|known| known < blocks) {
                 export.needed.insert(run, blocks);
             }
-            let (parent, offset) = halves(self.tree.shared.runs.get(run).link.load(Relaxed));
+            let (parent, offset) = self.tree.above(run);
             // Whatever is above a run is needed as far as that hangs there since the run is.
             if known.is_some() || parent == 0 {
                 return;
@@ -167,7 +165,7 @@ impl Ledger {
         }
         loop {
             let run = *export.path.last()?;
-            let (parent, _) = halves(self.tree.shared.runs.get(run).link.load(Relaxed));
+            let (parent, _) = self.tree.above(run);
             if parent == 0 || export.stretches.contains_key(&parent) {
                 return Some(run);
             }
@@ -181,7 +179,7 @@ impl Ledger {
         let start = export.written;
         let end = needed.min(start + STRETCH_BLOCKS as u32);
         let (above, at) = match start {
-            0 => halves(self.tree.shared.runs.get(run).link.load(Relaxed)),
+            0 => self.tree.above(run),
             _ => (run, start),
         };
         let parent = match above {

@@ -23,6 +23,20 @@ pub(super) struct Holder {
     pub(super) retired: bool,
 }
 
+impl Holder {
+    /// Whether this is the account of that incarnation, which may be over.
+    #[inline(always)]
+    pub(super) fn is_of(&self, slot: Slot) -> bool {
+        self.is_used && self.slot == slot
+    }
+
+    /// Whether this is the account of that incarnation, and it is listened to.
+    #[inline(always)]
+    pub(super) fn is_current(&self, slot: Slot) -> bool {
+        self.is_of(slot) && !self.retired
+    }
+}
+
 /// A block as one slot holds it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {

@@ -142,9 +142,7 @@ impl Ledger {
     #[inline(always)]
     fn is_plain(&self, number: u32, slot: Slot) -> bool {
         let holder = self.holders.get(number as usize);
-        let is_plain = |holder: &Holder| {
-            holder.is_used && holder.slot == slot && !holder.retired && holder.oddities.has_no_names()
-        };
+        let is_plain = |holder: &Holder| holder.is_current(slot) && holder.oddities.has_no_names();
         holder.is_some_and(is_plain) && self.pending.len() == 0
     }
 
@@ -166,8 +164,7 @@ impl Ledger {
     #[inline(always)]
     fn listen(&mut self, number: u32, slot: Slot, applied: &mut Applied) -> bool {
         if let Some(holder) = self.holders.get(number as usize)
-            && holder.is_used
-            && holder.slot == slot
+            && holder.is_of(slot)
         {
             return !holder.retired;
         }

@@ -259,7 +259,7 @@ impl Ledger {
     /// The same for whoever knows slots only. An incarnation that is not the current one has none.
     pub(in crate::index) fn copies_of(&self, slot: Slot, name: EngineHash, tier: Tier) -> u32 {
         let number = self.tree.shared.number(slot);
-        let holder = self.holders.get(number as usize).filter(|holder| holder.is_used && holder.slot == slot);
+        let holder = self.holders.get(number as usize).filter(|holder| holder.is_of(slot));
         holder.map_or(0, |_| self.copies(number, name, tier))
     }
 

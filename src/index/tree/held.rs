@@ -1,12 +1,19 @@
 //! Which blocks of which runs a slot holds, for whoever looks at all runs.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::Tree;
-use crate::index::raw::{GPU, NO_SEAT};
+use crate::index::raw::{GPU, NO_SEAT, halves};
 
 impl Tree {
     /// One more than the largest number that a run ever had.
     pub(in crate::index) fn next_run(&self) -> u32 {
         self.next_run
+    }
+
+    /// The run that a run hangs behind, 0 if it begins prompts, and behind how many blocks of it.
+    pub(in crate::index) fn above(&self, run: u32) -> (u32, u32) {
+        halves(self.shared.runs.get(run).link.load(Relaxed))
     }
 
     /// Up to where the slot with these seats, by tier, holds blocks of a run, and how many marks it took to tell.
