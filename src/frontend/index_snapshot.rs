@@ -206,11 +206,11 @@ pub(super) fn write(app: &App, page: &mut Page<'_>) -> fmt::Result {
         blocks += totals.loaded_blocks;
     }
     let results = [("resumed", resumed), ("given_up", given_up), ("unusable", snapshots.unusable)];
-    let rows: Vec<_> = results.iter().map(|&(result, count)| ([("result", result)], count)).collect();
-    page.counters(
+    page.counters_by(
+        "result",
         "snapshot_ranks",
         "Ranks that a snapshot had blocks of, by what became of those",
-        rows.iter().map(|(labels, count)| (&labels[..], *count)),
+        results,
     )?;
     page.counter("snapshot_blocks", "Blocks built from snapshots", blocks)
 }
