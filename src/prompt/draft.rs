@@ -121,18 +121,13 @@ impl Draft {
             }
         }
         let Work { found_bytes, mut tokens, .. } = work;
-        if joined {
-            cache.count(self.cached_bytes + found_bytes, self.open_bytes - found_bytes);
-            if !ended {
-                tokens.extend(around.iter().flat_map(|around| &around.after));
-            }
-        } else {
+        if !joined {
             cache.count(0, self.text.len());
-            tokens = if self.complete {
-                tokenizer.encode(&self.text, self.add_special_tokens)?
-            } else {
-                tokenizer.encode_settled(&self.text, self.add_special_tokens)?
-            };
+            return tokenizer.encode_prompt(&self.text, self.add_special_tokens, self.complete).map(Some);
+        }
+        cache.count(self.cached_bytes + found_bytes, self.open_bytes - found_bytes);
+        if !ended {
+            tokens.extend(around.iter().flat_map(|around| &around.after));
         }
         Ok(Some(Encoded { tokens, complete: self.complete }))
     }

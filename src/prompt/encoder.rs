@@ -103,13 +103,8 @@ impl Encoder {
     /// # Errors
     /// Any [`PromptError`]; [`PromptError::is_request_fault`] tells whose fault it is.
     pub fn encode_chat(&self, input: &ChatInput<'_>) -> Result<Encoded, PromptError> {
-        let text = self.render_chat(input)?;
-        let tokens = if text.complete {
-            self.tokenizer.encode(&text.text, input.add_special_tokens)?
-        } else {
-            self.tokenizer.encode_settled(&text.text, input.add_special_tokens)?
-        };
-        Ok(Encoded { tokens, complete: text.complete })
+        let Rendered { text, complete } = self.render_chat(input)?;
+        self.tokenizer.encode_prompt(&text, input.add_special_tokens, complete)
     }
 
     /// A chat with the tokens of its segments that `cache` holds, to be [finished](Self::finish).

@@ -9,7 +9,7 @@
 //! the whitespace beside it along (`lstrip`, `rstrip`) cuts around it. One that counts only as a word of its own (`single_word`)
 //! depends on what stands beside it in ways that are not followed here: a tokenizer that has one is not cut at all.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -18,7 +18,7 @@ pub(super) struct Cutter {
     matcher: AhoCorasick,
     /// By the matcher's numbers.
     marks: Vec<Mark>,
-    /// The one that stands for "not at the beginning", see [`Cutter::anchored`].
+    /// The one that stands for "not at the beginning", see [`Cutter::alone`].
     anchor: usize,
 }
 
@@ -107,27 +107,33 @@ impl Cutter {
         pieces
     }
 
-    /// Whether the library, given `text`, finds no added token in it.
-    pub(super) fn is_whole(&self, text: &str) -> bool {
-        self.cut(text) == [Piece::Text(0..text.len())]
-    }
-
-    /// `text` behind an added token, so that it does not begin the prompt, and that token's id. `None` if the two would not
-    /// be cut between them.
-    pub(super) fn anchored(&self, text: &str) -> Option<Anchored> {
+    /// What to tokenise in place of a piece: itself if it is the `first` of its prompt, else itself behind an added token, so that
+    /// it does not begin the prompt. `None` if the library would cut that elsewhere.
+    pub(super) fn alone<'a>(&self, text: &'a str, first: bool) -> Option<Alone<'a>> {
+        if first {
+            return (self.cut(text) == [Piece::Text(0..text.len())]).then_some(Alone::whole(text));
+        }
         let anchor = &self.marks[self.anchor];
         let (start, joined) = (anchor.content.len(), [&anchor.content, text].concat());
         let expected = [Piece::Token { id: anchor.id, range: 0..start }, Piece::Text(start..joined.len())];
-        (self.cut(&joined) == expected).then_some(Anchored { text: joined, start, id: anchor.id })
+        let alone = Alone { text: joined.into(), start, anchor: Some(anchor.id) };
+        (self.cut(&alone.text) == expected).then_some(alone)
     }
 }
 
-/// A segment behind an added token.
-pub(super) struct Anchored {
-    /// Both.
-    pub(super) text: String,
-    /// Where the segment starts.
+/// A text whose tokens are those of a piece, behind an added token or not.
+pub(super) struct Alone<'a> {
+    /// All of it.
+    pub(super) text: Cow<'a, str>,
+    /// Where the piece starts.
     pub(super) start: usize,
-    /// The token.
-    pub(super) id: u32,
+    /// The token before it.
+    pub(super) anchor: Option<u32>,
+}
+
+impl<'a> Alone<'a> {
+    /// The piece itself.
+    pub(super) fn whole(text: &'a str) -> Self {
+        Self { text: text.into(), start: 0, anchor: None }
+    }
 }

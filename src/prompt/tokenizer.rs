@@ -8,8 +8,8 @@ use std::{
 use tokenizers::{Encoding, Token};
 
 use super::{
-    encoder::{LoadError, PromptError},
-    segments::{Cutter, Piece},
+    encoder::{Encoded, LoadError, PromptError},
+    segments::{Alone, Cutter, Piece},
 };
 
 /// One model's tokenizer, immutable after loading and shared by reference between threads.
@@ -88,6 +88,24 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The tokens of a prompt: all of them if it is `complete`, else those that are [settled](Self::encode_settled).
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub(super) fn encode_prompt(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        complete: bool,
+    ) -> Result<Encoded, PromptError> {
+        let tokens = if complete {
+            self.encode(text, add_special_tokens)?
+        } else {
+            self.encode_settled(text, add_special_tokens)?
+        };
+        Ok(Encoded { tokens, complete })
+    }
+
     /// The tokens of `text` that stay the same whatever text follows it.
     ///
     /// Tokens are made within words, so only the end of the text is in doubt: what follows may
@@ -140,15 +158,12 @@ impl Tokenizer {
     /// # Errors
     /// As [`Self::encode`].
     pub(super) fn encode_piece(&self, text: &str, first: bool) -> Result<Option<Vec<u32>>, PromptError> {
-        if first {
-            let whole = self.cutter.as_ref().is_none_or(|cutter| cutter.is_whole(text));
-            return if whole { self.encode(text, false).map(Some) } else { Ok(None) };
-        }
-        let Some(anchored) = self.cutter.as_ref().and_then(|cutter| cutter.anchored(text)) else {
-            return Ok(None);
-        };
-        let tokens = self.encode(&anchored.text, false)?;
-        Ok(tokens.strip_prefix(&[anchored.id]).map(<[u32]>::to_vec))
+        let Some(alone) = self.alone(text, first) else { return Ok(None) };
+        let tokens = self.encode(&alone.text, false)?;
+        Ok(match alone.anchor {
+            None => Some(tokens),
+            Some(anchor) => tokens.strip_prefix(&[anchor]).map(<[u32]>::to_vec),
+        })
     }
 
     /// The same with the end of each token, in bytes of the piece.
@@ -157,21 +172,22 @@ impl Tokenizer {
         text: &str,
         first: bool,
     ) -> Result<Option<Vec<(u32, usize)>>, PromptError> {
-        let with_ends = |text: &str, start: usize| {
-            let encoding = self.encode_with_offsets(text, false)?;
-            let ends = encoding.get_offsets().iter().map(|(_, end)| end.saturating_sub(start));
-            Ok(encoding.get_ids().iter().copied().zip(ends).collect::<Vec<_>>())
-        };
-        if first {
-            let whole = self.cutter.as_ref().is_none_or(|cutter| cutter.is_whole(text));
-            return if whole { with_ends(text, 0).map(Some) } else { Ok(None) };
-        }
-        let Some(anchored) = self.cutter.as_ref().and_then(|cutter| cutter.anchored(text)) else {
+        let Some(alone) = self.alone(text, first) else { return Ok(None) };
+        let encoding = self.encode_with_offsets(&alone.text, false)?;
+        let ends = encoding.get_offsets().iter().map(|(_, end)| end.saturating_sub(alone.start));
+        let mut tokens = encoding.get_ids().iter().copied().zip(ends);
+        if alone.anchor.is_some_and(|anchor| tokens.next().is_none_or(|(id, _)| id != anchor)) {
             return Ok(None);
-        };
-        let mut tokens = with_ends(&anchored.text, anchored.start)?;
-        let anchor_leads = tokens.first().is_some_and(|(id, _)| *id == anchored.id);
-        Ok(anchor_leads.then(|| tokens.split_off(1)))
+        }
+        Ok(Some(tokens.collect()))
+    }
+
+    /// What to tokenise in place of a piece to have its tokens; `None` if there is nothing.
+    fn alone<'a>(&self, text: &'a str, first: bool) -> Option<Alone<'a>> {
+        match &self.cutter {
+            Some(cutter) => cutter.alone(text, first),
+            None => first.then_some(Alone::whole(text)),
+        }
     }
 
     /// The text of `tokens`, special tokens included, so that it undoes [`Self::encode`] for a
