@@ -50,8 +50,6 @@ pub(super) struct IndexSink {
     lane: Lane,
     /// From the first batch that is not taken until the lane has room.
     overloaded: bool,
-    /// The index has the rank's blocks from a snapshot that its engine has not confirmed yet.
-    unconfirmed: bool,
     counters: Arc<Counters>,
 }
 
@@ -65,7 +63,6 @@ impl IndexSink {
             gate,
             lane,
             overloaded: false,
-            unconfirmed: false,
             counters,
         }
     }
@@ -73,31 +70,32 @@ impl IndexSink {
     /// The index is to have the rank's blocks from a snapshot, and this is what the stream had learned then.
     pub(super) fn resume(&mut self, learned: &Learned) {
         self.normaliser.resume(learned);
-        self.unconfirmed = true;
+        // From here on it is the stream's thread alone that changes it, by what it finds there.
         self.gate.status().set_origin(IndexOrigin::UnconfirmedSnapshot);
     }
 
     /// What the snapshot said is not true any more, or nobody can tell.
     fn give_up_snapshot(&mut self) {
-        if std::mem::take(&mut self.unconfirmed) {
+        let status = self.gate.status();
+        let origin = status.origin();
+        status.set_origin(IndexOrigin::Events);
+        if origin == IndexOrigin::UnconfirmedSnapshot {
             self.normaliser.reset();
             self.counters.note_given_up();
-            self.gate.status().set_origin(IndexOrigin::Events);
             tracing::info!(
                 worker = %self.source.worker,
                 rank = %self.source.rank,
                 "the snapshot's blocks are dropped: the engine is another one, or its replay does not reach back so far"
             );
-        } else if self.gate.status().origin() == IndexOrigin::Snapshot {
-            self.gate.status().set_origin(IndexOrigin::Events);
         }
     }
 
     /// The engine showed that what the snapshot said is true, and has said everything since.
-    fn confirm_snapshot(&mut self) {
-        if std::mem::take(&mut self.unconfirmed) {
+    fn confirm_snapshot(&self) {
+        let status = self.gate.status();
+        if status.origin() == IndexOrigin::UnconfirmedSnapshot {
             self.counters.note_resumed();
-            self.gate.status().set_origin(IndexOrigin::Snapshot);
+            status.set_origin(IndexOrigin::Snapshot);
         }
     }
 
