@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use http::Uri;
 
-use super::{frontend::ConfigError, token::read_token};
+use super::{error::ConfigError, token::read_token};
 use crate::frontend::{AdminToken, SnapshotSource};
 
 /// The token in the file that a flag names.

@@ -1,0 +1,182 @@
+//! Every rank of every worker: what it does, what it holds, and how its event stream stands.
+
+use std::{fmt, sync::atomic::Ordering::Relaxed};
+
+use crate::{
+    event::Tier,
+    fleet::{FleetView, RankMember, SetView, StreamState},
+    metrics::{Labels, Page},
+};
+
+/// Every rank with its labels written out.
+pub(super) struct Ranks<'a> {
+    /// On the fleet's clock.
+    now_ms: u64,
+    ranks: Vec<(&'a SetView, &'a RankMember, [String; 2])>,
+}
+
+impl<'a> Ranks<'a> {
+    pub(super) fn of(view: &'a FleetView, now_ms: u64) -> Self {
+        let ranks = view.members().map(|(set, member)| {
+            (&**set, &**member, [member.worker.id.to_string(), member.rank.to_string()])
+        });
+        Self { now_ms, ranks: ranks.collect() }
+    }
+
+    fn labels(&self) -> Vec<[(&str, &str); 3]> {
+        self.ranks
+            .iter()
+            .map(|(set, _, [worker, rank])| {
+                [("worker", worker.as_str()), ("rank", rank), ("model", &set.key.model)]
+            })
+            .collect()
+    }
+
+    fn gauge(
+        &self,
+        page: &mut Page<'_>,
+        name: &str,
+        help: &str,
+        value: impl Fn(&SetView, &RankMember) -> f64,
+    ) -> fmt::Result {
+        let labels = self.labels();
+        let values = self.ranks.iter().zip(&labels);
+        page.gauges(name, help, values.map(|((set, member, _), l)| (&l[..], value(set, member))))
+    }
+
+    fn counter(
+        &self,
+        page: &mut Page<'_>,
+        name: &str,
+        help: &str,
+        value: impl Fn(&RankMember) -> u64,
+    ) -> fmt::Result {
+        let labels = self.labels();
+        let values = self.ranks.iter().zip(&labels);
+        page.counters(name, help, values.map(|((_, member, _), l)| (&l[..], value(member))))
+    }
+
+    pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        let load = |set: &SetView, member: &RankMember| set.selector.loads().get(member.slot);
+        self.gauge(page, "worker_requests", "Requests in flight", |set, member| {
+            f64::from(load(set, member).requests)
+        })?;
+        self.gauge(page, "worker_prefill_tokens", "Prompt tokens outstanding", |set, member| {
+            load(set, member).prefill_tokens as f64
+        })?;
+        self.gauge(page, "worker_decode_blocks", "Blocks that requests use", |set, member| {
+            load(set, member).decode_blocks as f64
+        })?;
+        self.gauge(
+            page,
+            "worker_prefill_seconds_per_token",
+            "Prefill time a token, as learned",
+            |set, m| set.selector.loads().seconds_per_token(m.slot),
+        )?;
+        self.gauge(page, "worker_event_lag_seconds", "Age of the last event batch when applied", |_, m| {
+            m.status.totals().lag_ms as f64 / 1000.0
+        })?;
+        let now = self.now_ms;
+        self.gauge(page, "worker_routable", "1 if it takes new requests", |set, member| {
+            f64::from(u8::from(set.exclusion(member, now).is_none()))
+        })?;
+        self.gauge(page, "worker_busy", "1 if it is over a busy threshold", |set, member| {
+            let loads = set.selector.loads();
+            let (tuned, capacity) = (set.selector.tuning().busy, member.worker.capacity());
+            f64::from(u8::from(loads.is_busy(member.slot, tuned, &capacity)))
+        })?;
+        self.gauge(
+            page,
+            "worker_inhibited_seconds",
+            "For how long it gets no requests because it failed some",
+            |_, m| m.worker.inhibited_ms(now) as f64 / 1000.0,
+        )?;
+        self.counter(page, "worker_chosen", "Requests sent there", |m| m.chosen.load(Relaxed))?;
+        self.counter(page, "worker_prompt_tokens", "Prompt tokens reported", |m| {
+            m.prompt_tokens.load(Relaxed)
+        })?;
+        self.counter(page, "worker_cached_tokens", "Of those, reported as cached", |m| {
+            m.cached_tokens.load(Relaxed)
+        })?;
+        self.counter(page, "worker_event_batches", "Event batches applied", |m| m.status.totals().batches)?;
+        self.counter(page, "worker_event_gaps", "Times that batches were missing", |m| {
+            m.status.totals().gaps
+        })?;
+        self.counter(page, "worker_event_replays", "Replays asked for", |m| m.status.totals().replays)?;
+        self.counter(page, "worker_event_overloads", "Times that batches came too fast", |m| {
+            m.status.totals().overloads
+        })?;
+        let flag = f64::from;
+        self.gauge(
+            page,
+            "worker_event_overloaded",
+            "1 while batches that come too fast are dropped",
+            |_, m| flag(u8::from(m.status.overloaded())),
+        )?;
+        self.gauge(
+            page,
+            "worker_growth_stopped",
+            "1 while the index holds no more of its blocks",
+            |_, m| flag(u8::from(m.status.growth_stopped())),
+        )?;
+        self.counter(page, "worker_restarts", "New incarnations recognised", |m| m.status.totals().restarts)?;
+        self.counter(page, "worker_unreadable_batches", "Batches that could not be read", |m| {
+            m.status.totals().rejected_batches
+        })?;
+        self.gauge(
+            page,
+            "worker_expected_blocks",
+            "Blocks held to be cached there because they were sent there",
+            |_, member| {
+                let expected = member.expected.as_ref();
+                let blocks = expected.map(|expected| member.cohort.index.blocks(expected.slot));
+                blocks.map_or(0.0, |blocks| blocks[Tier::Gpu.index()] as f64)
+            },
+        )?;
+        self.stream_states(page)?;
+        self.cached_blocks(page)
+    }
+
+    fn stream_states(&self, page: &mut Page<'_>) -> fmt::Result {
+        let labels = self.labels();
+        let rows: Vec<_> = self
+            .ranks
+            .iter()
+            .zip(&labels)
+            .flat_map(|((_, member, _), labels)| {
+                let now = member.status.state();
+                StreamState::ALL.into_iter().map(move |state| {
+                    let [worker, rank, model] = *labels;
+                    ([worker, rank, model, ("state", state.name())], i64::from(state == now))
+                })
+            })
+            .collect();
+        page.gauges(
+            "worker_stream_state",
+            "1 for the state that the event stream is in",
+            rows.iter().map(|(labels, value)| (labels as Labels<'_>, *value)),
+        )
+    }
+
+    fn cached_blocks(&self, page: &mut Page<'_>) -> fmt::Result {
+        let labels = self.labels();
+        let rows: Vec<_> = self
+            .ranks
+            .iter()
+            .zip(&labels)
+            .flat_map(|((_, member, _), labels)| {
+                let blocks = member.cohort.index.blocks(member.slot);
+                Tier::ALL.into_iter().map(move |tier| {
+                    let [worker, rank, model] = *labels;
+                    let count = i64::try_from(blocks[tier.index()]).unwrap_or(i64::MAX);
+                    ([worker, rank, model, ("tier", tier.name())], count)
+                })
+            })
+            .collect();
+        page.gauges(
+            "worker_cached_blocks",
+            "Blocks that the index holds for it",
+            rows.iter().map(|(labels, value)| (labels as Labels<'_>, *value)),
+        )
+    }
+}
