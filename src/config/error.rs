@@ -46,6 +46,9 @@ pub enum ConfigError {
     /// A status that is no error.
     #[error("--overload-status {0} is not usable; accepted are 400 to 599")]
     OverloadStatus(u16),
+    /// A share of what there is not.
+    #[error("--retry-budget {0} is not usable; accepted are 0 to 10, as 0.2 for a fifth of the requests")]
+    RetryBudget(f64),
     /// A limit that would turn everybody away, or could not be kept.
     #[error("--max-header-bytes {0} is not usable; accepted are 1024 to 262144")]
     HeaderBytes(usize),

@@ -26,7 +26,7 @@ use crate::{
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::{
         AccessLogTarget, AdmissionCheck, DecisionLogSettings, FrontendSettings, PrefillFallback, QueueTurns,
-        TokenizerSettings,
+        RetryBudget, TokenizerSettings,
     },
 };
 
@@ -128,9 +128,15 @@ pub struct FrontendArgs {
     /// strict (route those that differ by load alone, and refuse those that would fail their requests) [default: off]
     #[arg(long, env = "KVROUTE_ADMISSION_CHECK", value_name = "CHECK", help_heading = WORKERS)]
     pub admission_check: Option<AdmissionCheck>,
-    /// Other workers to try when one cannot be reached [default: 2]
+    /// Other workers to try when one cannot be reached or answers 429, 502 or 503 [default: 2]
     #[arg(long, env = "KVROUTE_RETRIES", value_name = "N", help_heading = LIMITS)]
     pub retries: Option<u32>,
+    /// Share of all requests that may be tried again, 0 to 10 [default: 0.2]
+    #[arg(long, env = "KVROUTE_RETRY_BUDGET", value_name = "SHARE", help_heading = LIMITS)]
+    pub retry_budget: Option<f64>,
+    /// Retries a second that may be made on top of that [default: 10]
+    #[arg(long, env = "KVROUTE_RETRY_FLOOR", value_name = "N", help_heading = LIMITS)]
+    pub retry_floor: Option<u32>,
     /// What becomes of a request whose prefill workers are known and cannot serve it: none refuses it, decode has the
     /// decode worker compute its prompt too [default: none]
     #[arg(long, env = "KVROUTE_PREFILL_FALLBACK", value_name = "FALLBACK", help_heading = LIMITS)]
@@ -268,6 +274,13 @@ impl FrontendArgs {
                 .ok_or(ConfigError::OverloadStatus(code))?,
             None => default.overload_status,
         };
+        let retry_budget = RetryBudget {
+            share: self.retry_budget.or(below.retry_budget).unwrap_or(default.retry_budget.share),
+            per_second: self.retry_floor.or(below.retry_floor).unwrap_or(default.retry_budget.per_second),
+        };
+        if !(0.0..=10.0).contains(&retry_budget.share) {
+            return Err(ConfigError::RetryBudget(retry_budget.share));
+        }
         let mut upstream = default.upstream;
         if let Some(ms) = self.connect_timeout_ms.or(below.connect_timeout_ms) {
             upstream.connect_timeout = Duration::from_millis(ms);
@@ -337,6 +350,7 @@ impl FrontendArgs {
             overload_status,
             inhibition: seconds(self.inhibition.or(below.inhibition), default.inhibition),
             retries: self.retries.or(below.retries).unwrap_or(default.retries),
+            retry_budget,
             on_config_mismatch: self
                 .on_config_mismatch
                 .or(below.on_config_mismatch)

@@ -18,7 +18,6 @@ use super::{
 use crate::{
     fleet::SetState,
     select::{Refusal, RefusalKind},
-    slot::WorkerId,
 };
 
 /// How long a request waits, at most, for a worker set that has members and admits none of them. Long enough for
@@ -31,24 +30,19 @@ impl App {
     ///
     /// # Errors
     /// The last refusal, as a client sees it.
-    pub(super) async fn place_in_time(
-        &self,
-        send: &mut Send,
-        avoid: &[WorkerId],
-    ) -> Result<Placed, ApiError> {
-        match self.place_in_turn(&send.set, &send.prompt, send.hop, &send.hints, avoid).await {
+    pub(super) async fn place_in_time(&self, send: &mut Send) -> Result<Placed, ApiError> {
+        match self.place_send(send).await {
             Ok(placed) => Ok(placed),
-            Err(NotPlaced::Refused(refusal)) => self.place_later(send, avoid, refusal).await,
+            Err(NotPlaced::Refused(refusal)) => self.place_later(send, refusal).await,
             Err(NotPlaced::TurnedAway(reason)) => Err(reason.error()),
         }
     }
 
-    async fn place_later(
-        &self,
-        send: &mut Send,
-        avoid: &[WorkerId],
-        mut refusal: Refusal,
-    ) -> Result<Placed, ApiError> {
+    async fn place_send(&self, send: &Send) -> Result<Placed, NotPlaced> {
+        self.place_in_turn(&send.set, &send.prompt, send.hop, &send.hints, send.tries.avoid()).await
+    }
+
+    async fn place_later(&self, send: &mut Send, mut refusal: Refusal) -> Result<Placed, ApiError> {
         let deadline = Instant::now() + ADMISSION_WAIT;
         // Before the view is looked at: a change after that look is then heard of.
         let mut changes = self.fleet.changes();
@@ -66,13 +60,16 @@ impl App {
             // A model that has gone altogether is unavailable rather than unknown: the request was in time for it.
             let Ok((set, _)) = self.set_for(&send.model, &send.hints) else { break };
             send.set = set;
-            match self.place_in_turn(&send.set, &send.prompt, send.hop, &send.hints, avoid).await {
+            match self.place_send(send).await {
                 Ok(placed) => return Ok(placed),
                 Err(NotPlaced::Refused(again)) => refusal = again,
                 Err(NotPlaced::TurnedAway(reason)) => return Err(reason.error()),
             }
         }
-        self.counters.refusal(refusal.kind());
+        // Of a request that a worker answered the answer is told, and not this.
+        if !send.tries.answered() {
+            self.counters.refusal(refusal.kind());
+        }
         Err(refused(self, &send.set, &refusal))
     }
 }

@@ -14,7 +14,8 @@ use tracing::warn;
 
 use super::{
     access_log::AccessLog, connections::Connections, counters::Counters, decision_log::Recorder, gate::Gate,
-    prompts::Prompts, queue::Queues, reload::Files, settings::FrontendSettings, tokenising::Tokenising,
+    prompts::Prompts, queue::Queues, reload::Files, retry::Retries, settings::FrontendSettings,
+    tokenising::Tokenising,
 };
 use crate::{accel::Accelerator, fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
@@ -26,6 +27,7 @@ pub struct App {
     pub(super) tokenising: Tokenising,
     pub(super) pool: Pool,
     pub(super) counters: Arc<Counters>,
+    pub(super) retries: Retries,
     /// Opened when the frontend starts.
     pub(super) decisions: Arc<Recorder>,
     /// Opened when the frontend starts.
@@ -60,6 +62,7 @@ impl App {
         let pool = Pool::new(&settings.upstream);
         let accelerator = Accelerator::new(settings.accelerator.clone());
         let tokenising = Tokenising::new(&settings.tokenizer);
+        let retries = Retries::new(settings.retry_budget, fleet.clock().now());
         Self {
             settings,
             fleet,
@@ -67,6 +70,7 @@ impl App {
             tokenising,
             pool,
             counters: Arc::default(),
+            retries,
             decisions: Arc::default(),
             access_log: AccessLog::default(),
             gate: Arc::default(),

@@ -21,6 +21,7 @@ use super::{
     error::ApiError,
     handover::{bootstrap_decode_body, bootstrap_prefill_body, one_answer},
     place::Placed,
+    retry::Tries,
     route::{self, Asked, Send},
     two_hop::{self, Failure, Split},
     watch::InFlight,
@@ -28,7 +29,6 @@ use super::{
 use crate::{
     fleet::RankMember,
     proxy::{Answer, ProxyError},
-    slot::WorkerId,
 };
 
 /// Where two engines meet.
@@ -99,7 +99,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Sends a request to both of its workers, and to another prefill worker if one cannot be reached.
+/// Sends a request to both of its workers, and to another prefill worker if one fails before it answers.
 async fn beside(
     app: &Arc<App>,
     head: &Parts,
@@ -109,7 +109,8 @@ async fn beside(
     mut prefill: Placed,
 ) -> Ended {
     let mut set = Arc::clone(&split.set);
-    let mut avoid: Vec<WorkerId> = Vec::new();
+    app.retries.request();
+    let mut tries = Tries::default();
     loop {
         let worker = Arc::clone(&prefill.member.worker);
         let Some(meeting) = Meeting::at(&prefill.member) else {
@@ -129,20 +130,31 @@ async fn beside(
         };
         send.prefiller = Some((prefill.choice.worker.0, prefill.choice.rank.0));
         let computing = compute(Arc::clone(app), two_hop::prefill_head(head), prefill_body, prefill);
-        let error = match both(app, head, send, AbortOnDropHandle::new(tokio::spawn(computing))).await {
+        let ended = both(app, head, send, AbortOnDropHandle::new(tokio::spawn(computing))).await;
+        let last = match ended {
+            // The prefill worker turned it away.
+            Ok(Ended::Failed(Failure::Answered(answered)))
+                if tries.after_answer(app, &answered.0, &worker, head) =>
+            {
+                Some(Failure::Answered(answered))
+            }
             Ok(ended) => return ended,
-            Err(error) => error,
+            Err(error) if tries.after_error(app, &error, &worker, head) => None,
+            Err(error) => {
+                warn!(%error, "prefill failed");
+                app.counters.prefill(Handover::Failed);
+                return Ended::Failed(Failure::Refused(ApiError::upstream(&error)));
+            }
         };
-        if !route::tries_another(app, &error, &worker, &mut avoid) {
-            warn!(%error, "prefill failed");
-            app.counters.prefill(Handover::Failed);
-            return Ended::Failed(Failure::Refused(ApiError::upstream(&error)));
-        }
         let whole = two_hop::Whole { prompt: &send.prompt, hints: &send.hints, decode: &send.set };
-        prefill = match two_hop::place_prefill(app, &whole, &mut set, split.prefill, &avoid).await {
+        prefill = match two_hop::place_prefill(app, &whole, &mut set, split.prefill, &tries).await {
             Ok(placed) => placed,
-            Err(error) => return Ended::Failed(Failure::Refused(error)),
+            Err(error) => {
+                tries.nobody(app);
+                return Ended::Failed(last.unwrap_or(Failure::Refused(error)));
+            }
         };
+        tries.placed(app);
     }
 }
 

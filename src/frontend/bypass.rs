@@ -5,8 +5,8 @@
 //! that the preview chose, that very one, with all of its work: prefill workers see nothing of it. It is marked with a
 //! header towards the engine, and a client that asked to be told gets an event.
 //!
-//! Whatever goes wrong on this shorter way, before there is an answer, leads back to the two hops, with a warning. A
-//! request that only asks where it would go, or that names its prefill worker, is not asked about.
+//! What goes wrong on this shorter way before there is an answer leads back to the two hops, as a try elsewhere (`retry/`), if another
+//! decode worker would take the second. A request that only asks where it would go, or that names its prefill worker, is not asked about.
 
 use std::{
     pin::Pin as PinBox,
@@ -27,6 +27,7 @@ use super::{
     counters::Counters,
     error::ApiError,
     place::refused,
+    retry::Tries,
     route::{self, Asked},
     two_hop::Split,
     watch::InFlight,
@@ -124,8 +125,8 @@ fn prefill_level(set: &SetView, choice: &Choice, rows: &[Row]) -> Option<Level> 
 pub(super) enum Tried {
     /// It was, or it failed for good.
     Answered(Response),
-    /// It has to be split.
-    Split(InFlight),
+    /// It has to be split, and its decode hop shall not go where the whole failed.
+    Split(InFlight, Tries),
 }
 
 /// Serves a request by its decode worker alone, if the rule says so and the worker takes it.
@@ -136,10 +137,11 @@ pub(super) async fn serve(
     asked: &Asked,
     split: &Split,
 ) -> Tried {
-    let Some(Ok(preview)) = app.preview(asked, split) else { return Tried::Split(in_flight) };
+    let mut tries = Tries::default();
+    let Some(Ok(preview)) = app.preview(asked, split) else { return Tried::Split(in_flight, tries) };
     app.counters.bypass(preview.verdict);
     if !preview.verdict.bypasses() {
-        return Tried::Split(in_flight);
+        return Tried::Split(in_flight, tries);
     }
     let pin = Pin { worker: preview.worker, rank: Some(preview.rank), field: PinField::DecodeWorkerId };
     let hop = Hop { phase: Phase::Aggregated, pin: Some(pin), session: split.decode.session };
@@ -152,24 +154,38 @@ pub(super) async fn serve(
         Err(refusal) => {
             app.counters.bypass_failed();
             warn!(worker = %preview.worker, %refusal, "a bypass found its decode worker gone; a prefill worker is asked");
-            return Tried::Split(in_flight);
+            return Tried::Split(in_flight, tries);
         }
     };
     let mut head = head.clone();
     head.headers.insert(MARK, HeaderValue::from_static("true"));
     let worker = std::sync::Arc::clone(&placed.member.worker);
+    app.retries.request();
+    // In two hops a prompt is computed first: of no use if nobody else decodes.
+    let elsewhere = |tries: &mut Tries| {
+        let another = app.takes(&asked.set, &asked.prompt, split.decode, tries.avoid());
+        if another {
+            app.counters.bypass_failed();
+            tries.placed(app);
+        } else {
+            tries.nobody(app);
+        }
+        another
+    };
     match app.pool.forward(&worker.url, &route::for_rank(&head, &placed), asked.body.clone()).await {
         Ok(answer) => {
             route::note_answer(app, &answer, &worker);
+            if tries.after_answer(app, &answer, &worker, &head) && elsewhere(&mut tries) {
+                return Tried::Split(in_flight, tries);
+            }
             let response = route::respond(answer, in_flight, placed, asked.hints.metadata, None);
             Tried::Answered(if asked.hints.asks_of_bypass { announced(response) } else { response })
         }
         Err(error) => {
-            app.counters.bypass_failed();
-            if route::tries_another(app, &error, &worker, &mut Vec::new()) {
-                app.counters.retries.fetch_add(1, Relaxed);
-                return Tried::Split(in_flight);
+            if tries.after_error(app, &error, &worker, &head) && elsewhere(&mut tries) {
+                return Tried::Split(in_flight, tries);
             }
+            app.counters.bypass_failed();
             warn!(%error, "request failed");
             Tried::Answered(in_flight.refuse(ApiError::upstream(&error)))
         }

@@ -54,8 +54,6 @@ pub struct Counters {
     pub reported_cached_tokens: AtomicU64,
     /// Answers that carried `cached_tokens`.
     pub reported: AtomicU64,
-    /// Requests sent to another worker after one could not be reached.
-    pub retries: AtomicU64,
     /// Requests routed by load alone because nobody could tell their tokens.
     pub untokenised: AtomicU64,
     /// Keys of `nvext` that nobody reads.

@@ -6,12 +6,12 @@ use axum::{
     Json,
     response::{IntoResponse, Response},
 };
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::api_keys::NoKey;
-use crate::proxy::ProxyError;
+use crate::proxy::{Origin, ProxyError, Retry};
 
 /// An answer that is an error of the router's own.
 #[derive(Clone, Debug)]
@@ -25,6 +25,10 @@ pub(crate) struct ApiError {
     param: Option<String>,
     /// OpenAI's `code`, for programs.
     code: Option<&'static str>,
+    /// Whose doing it is.
+    source: Origin,
+    /// Whether it is safe, and of use, to send the request again.
+    retry: Retry,
     retry_after_secs: Option<u32>,
     tells: Option<Tells>,
 }
@@ -55,12 +59,36 @@ struct Body<'a> {
     kind: &'a str,
     param: Option<&'a str>,
     code: Option<&'a str>,
+    // Ours, beside OpenAI's.
+    source: &'static str,
+    retry: &'static str,
 }
 
+/// The headers of an error that say what `source` and `retry` say in its body. Errors of workers, which are passed on as they
+/// are, have the headers alone.
+const SOURCE: HeaderName = HeaderName::from_static("x-kvroute-error-source");
+const RETRY: HeaderName = HeaderName::from_static("x-kvroute-error-retry");
+
 impl ApiError {
+    /// One of the client's if the status says so, else the router's, which did nothing of the request.
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, message, kind, param: None, code: None, retry_after_secs: None, tells: None }
+        let (source, retry) = if status.is_client_error() {
+            (Origin::Client, Retry::Never)
+        } else {
+            (Origin::Router, Retry::Safe)
+        };
+        Self {
+            status,
+            message,
+            kind,
+            param: None,
+            code: None,
+            source,
+            retry,
+            retry_after_secs: None,
+            tells: None,
+        }
     }
 
     /// 400: the request cannot be served as it is, by anybody.
@@ -154,7 +182,8 @@ impl ApiError {
             "the request body did not arrive within {} s (--request-read-timeout); send it again",
             limit.as_secs_f64()
         );
-        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+        let error = Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message);
+        Self { retry: Retry::Safe, ..error }
     }
 
     /// 431.
@@ -184,15 +213,13 @@ impl ApiError {
 
     /// 501: a route that is not served by separate prefill and decode workers.
     pub(crate) fn not_split(path: &str, model: &str) -> Self {
-        Self::new(
-            StatusCode::NOT_IMPLEMENTED,
-            "invalid_request_error",
-            format!(
-                "{path} is not served by separate prefill and decode workers, which '{model}' has; use \
-                 /v1/chat/completions or /v1/completions, or have the frontend started with --prefill-fallback decode, \
-                 which lets decode workers serve it alone"
-            ),
-        )
+        let message = format!(
+            "{path} is not served by separate prefill and decode workers, which '{model}' has; use \
+             /v1/chat/completions or /v1/completions, or have the frontend started with --prefill-fallback decode, which \
+             lets decode workers serve it alone"
+        );
+        let error = Self::new(StatusCode::NOT_IMPLEMENTED, "invalid_request_error", message);
+        Self { retry: Retry::Never, ..error }
     }
 
     /// 503: nobody can take the request now.
@@ -209,34 +236,50 @@ impl ApiError {
         Self {
             code: Some(code),
             retry_after_secs: Some(seconds.min(MOST_SECONDS)),
+            source: Origin::Router,
+            retry: Retry::Safe,
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
         }
     }
 
     /// 529, or what the operator chose in its place: everybody could, but is too busy.
     pub(crate) fn overloaded(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { retry_after_secs: Some(1), ..Self::new(status, "overloaded_error", message) }
+        let (source, retry) = (Origin::Router, Retry::Safe);
+        Self { source, retry, retry_after_secs: Some(1), ..Self::new(status, "overloaded_error", message) }
     }
 
     /// 502 or 504, mostly: a worker failed before it answered.
     pub(crate) fn upstream(error: &ProxyError) -> Self {
-        let code = Some(error.kind.name());
-        Self { code, ..Self::new(error.kind.status(), error.client_type(), error.client_message()) }
+        let (code, source, retry) = (Some(error.kind.name()), error.origin(), error.retry());
+        Self {
+            code,
+            source,
+            retry,
+            ..Self::new(error.kind.status(), error.client_type(), error.client_message())
+        }
     }
 
     /// 502: a worker's answer cannot be used.
     pub(crate) fn bad_gateway(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_GATEWAY, "upstream_error", message)
+        let (source, retry) = (Origin::Worker, Retry::Unsafe);
+        Self { source, retry, ..Self::new(StatusCode::BAD_GATEWAY, "upstream_error", message) }
     }
 
     /// 500: something of ours broke.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message);
+        Self { retry: Retry::Unsafe, ..error }
     }
 
     fn body(&self) -> Value {
-        let body =
-            Body { message: &self.message, kind: self.kind, param: self.param.as_deref(), code: self.code };
+        let body = Body {
+            message: &self.message,
+            kind: self.kind,
+            param: self.param.as_deref(),
+            code: self.code,
+            source: self.source.name(),
+            retry: self.retry.name(),
+        };
         json!({ "error": body })
     }
 }
@@ -254,7 +297,22 @@ impl IntoResponse for ApiError {
             };
             response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
+        tell(response.headers_mut(), self.source, self.retry);
         response.extensions_mut().insert(ErrorCode(self.code.unwrap_or(self.kind)));
         response
     }
+}
+
+/// Says of a worker's answer, which is passed on as it is, whose error it is, if it is one. What the worker says itself, as
+/// another router would, stands.
+pub(super) fn tell_of_answer(status: StatusCode, headers: &mut HeaderMap) {
+    let Some(retry) = Retry::of_status(status) else { return };
+    if !headers.contains_key(SOURCE) {
+        tell(headers, Origin::Worker, retry);
+    }
+}
+
+fn tell(headers: &mut HeaderMap, source: Origin, retry: Retry) {
+    headers.insert(SOURCE, HeaderValue::from_static(source.name()));
+    headers.insert(RETRY, HeaderValue::from_static(retry.name()));
 }

@@ -19,6 +19,7 @@ use super::{
     error::ApiError,
     hints::Hints,
     openai::Fields,
+    retry::Tries,
     route::{self, Send},
     settings::PrefillFallback,
     watch::InFlight,
@@ -90,7 +91,7 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
     let forwarded = if hints.has_nvext { fields.rewrite(&["nvext"], None) } else { body.clone() };
     let hop = Hop::whole(&hints);
     let prompt = Prompt { lora, ..Prompt::default() };
-    Ok(Send { model, set, body: forwarded, prompt, hints, hop, prefiller: None })
+    Ok(Send { model, set, body: forwarded, prompt, hints, hop, prefiller: None, tries: Tries::default() })
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ impl App {
         prompt: &Prompt,
         hop: Hop,
     ) -> Result<(PrefillEstimate, Option<Wait>, Hashed), Refusal> {
-        self.explained(set, prompt, hop, |outcome, tools, dry| {
+        self.explained(set, prompt, hop, &[], |outcome, tools, dry| {
             let choice = outcome?;
             let estimate = set.selector.estimate(&dry.demand, &tools.rows, &choice);
             let wait = set.selector.explain_wait(&dry.demand, &tools.rows, &choice, dry.now);
@@ -135,10 +135,15 @@ impl App {
         hop: Hop,
         read: impl FnOnce(Result<Choice, Refusal>, &[Row], &Considered) -> R,
     ) -> R {
-        self.explained(set, prompt, hop, |outcome, tools, dry| {
+        self.explained(set, prompt, hop, &[], |outcome, tools, dry| {
             let considered = Considered { blocks: dry.blocks.hashes.len(), session: dry.session };
             read(outcome, tools.rows.rows(), &considered)
         })
+    }
+
+    /// Whether anybody but the workers to `avoid` would take the request now.
+    pub(super) fn takes(&self, set: &SetView, prompt: &Prompt, hop: Hop, avoid: &[WorkerId]) -> bool {
+        self.explained(set, prompt, hop, avoid, |outcome, _, _| outcome.is_ok())
     }
 
     fn explained<R>(
@@ -146,6 +151,7 @@ impl App {
         set: &SetView,
         prompt: &Prompt,
         hop: Hop,
+        avoid: &[WorkerId],
         read: impl FnOnce(Result<Choice, Refusal>, &mut Tools, Dry<'_>) -> R,
     ) -> R {
         hashed(set, prompt, None, |blocks, tools| {
@@ -155,7 +161,7 @@ impl App {
             set.gather(asking.adapter(), self.fleet.now_ms(), members);
             let now = self.fleet.clock().now();
             let session = Session::of(set, hop, now);
-            let demand = demand(set, &asking, session.as_ref(), blocks.sequence, &[]);
+            let demand = demand(set, &asking, session.as_ref(), blocks.sequence, avoid);
             let outcome = set.selector.explain(members, overlaps, &demand, rows, now, rng);
             read(outcome, tools, Dry { blocks, demand, session, now })
         })

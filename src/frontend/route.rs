@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -24,19 +24,19 @@ use super::{
     asking::{Hop, Prompt},
     bypass,
     counters::{Outcome, Surface},
-    error::ApiError,
+    error::{self, ApiError},
     hints::{Hints, Metadata},
     openai::{Fields, FirstPrompt, PromptField},
     place::{Placed, refused},
     prompts::{Chat, PromptInput},
     request_id,
+    retry::Tries,
     two_hop::{self, Prefiller},
     watch::{InFlight, Watch},
 };
 use crate::{
     fleet::{SetView, WorkerInfo},
-    proxy::{Answer, ProxyError, Retry},
-    slot::WorkerId,
+    proxy::Answer,
 };
 
 /// What a client asked, ready to be placed.
@@ -49,6 +49,8 @@ pub(super) struct Asked {
     pub(super) body: Bytes,
     /// Whether the answer is to come piece by piece.
     pub(super) streams: bool,
+    /// Where it failed so far, as a whole or at its decode worker.
+    pub(super) tries: Tries,
 }
 
 impl Asked {
@@ -60,8 +62,8 @@ impl Asked {
 
     /// What is left of it for the worker of `hop`, once `prefiller` has the prompt.
     pub(super) fn decoding(self, hop: Hop, prefiller: Option<Prefiller>) -> Send {
-        let Self { model, set, prompt, hints, body, .. } = self;
-        Send { model, set, prompt, hints, body, hop, prefiller }
+        let Self { model, set, prompt, hints, body, tries, .. } = self;
+        Send { model, set, prompt, hints, body, hop, prefiller, tries }
     }
 }
 
@@ -75,6 +77,8 @@ pub(super) struct Send {
     pub(super) hop: Hop,
     /// Who computed the prompt, if somebody else did.
     pub(super) prefiller: Option<Prefiller>,
+    /// Where it failed so far.
+    pub(super) tries: Tries,
 }
 
 /// Serves a chat or a completion.
@@ -244,6 +248,7 @@ pub(super) async fn ask(
         hints,
         body: forwarded,
         streams,
+        tries: Tries::default(),
     })
 }
 
@@ -272,29 +277,40 @@ pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, mut se
     }
 }
 
-/// Places a request and forwards it, to another worker if one cannot be reached, up to the first byte of an answer.
+/// Places a request and forwards it, to another worker if one fails before it answers, up to the first byte of an answer.
 ///
 /// # Errors
 /// That no worker would take it, or why there is no answer.
 pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(Answer, Placed), ApiError> {
-    let mut avoid: Vec<WorkerId> = Vec::new();
+    app.retries.request();
+    // What the last worker said, in case that nobody else takes the request.
+    let mut last = None;
     loop {
-        let placed = app.place_in_time(send, &avoid).await?;
-        if !avoid.is_empty() {
-            app.counters.retries.fetch_add(1, Relaxed);
-        }
+        let placed = match app.place_in_time(send).await {
+            Ok(placed) => placed,
+            Err(error) => {
+                send.tries.nobody(app);
+                return last.ok_or(error);
+            }
+        };
+        send.tries.placed(app);
+        // With what was booked there.
+        drop(last.take());
         let worker = Arc::clone(&placed.member.worker);
         let head = for_rank(head, &placed);
-        let error = match app.pool.forward(&worker.url, &head, send.body.clone()).await {
+        match app.pool.forward(&worker.url, &head, send.body.clone()).await {
             Ok(answer) => {
                 note_answer(app, &answer, &worker);
-                return Ok((answer, placed));
+                if !send.tries.after_answer(app, &answer, &worker, &head) {
+                    return Ok((answer, placed));
+                }
+                last = Some((answer, placed));
             }
-            Err(error) => error,
-        };
-        if !tries_another(app, &error, &worker, &mut avoid) {
-            warn!(%error, request = request_id::named(&head.headers), "request failed");
-            return Err(ApiError::upstream(&error));
+            Err(error) if send.tries.after_error(app, &error, &worker, &head) => {}
+            Err(error) => {
+                warn!(%error, request = request_id::named(&head.headers), "request failed");
+                return Err(ApiError::upstream(&error));
+            }
         }
     }
 }
@@ -309,25 +325,6 @@ pub(super) fn note_answer(app: &App, answer: &Answer, worker: &WorkerInfo) {
         status if status.is_server_error() => {}
         _ => worker.recovered(),
     }
-}
-
-/// After a failure at `worker`: whether another may be tried, which is then to avoid it too.
-pub(super) fn tries_another(
-    app: &App,
-    error: &ProxyError,
-    worker: &WorkerInfo,
-    avoid: &mut Vec<WorkerId>,
-) -> bool {
-    if error.retry() != Retry::Safe {
-        return false;
-    }
-    app.fleet.inhibit(worker);
-    if avoid.len() >= app.settings.retries as usize {
-        return false;
-    }
-    warn!(%error, "the worker takes no requests for a few seconds; trying another");
-    avoid.push(worker.id);
-    true
 }
 
 /// The request's head; for a worker with several ranks it says which one was chosen.
@@ -353,7 +350,8 @@ pub(super) fn respond(
     }
     let watch = Watch::new(&answer, in_flight, &placed, prefiller.is_some());
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, prefiller));
-    let response = answer.relay(watch.holding(placed));
+    let mut response = answer.relay(watch.holding(placed));
+    error::tell_of_answer(response.status(), response.headers_mut());
     match annotator {
         Some(annotator) => crate::proxy::annotate(response, annotator).map(Body::new),
         None => response.map(Body::new),

@@ -13,7 +13,8 @@ use serde::Deserialize;
 
 use super::{
     access_log::AccessLogTarget, admin_token::AdminToken, api_keys::ApiKeys,
-    decision_log::DecisionLogSettings, index_snapshot::SnapshotSource, tokenising::TokenizerSettings,
+    decision_log::DecisionLogSettings, index_snapshot::SnapshotSource, retry::RetryBudget,
+    tokenising::TokenizerSettings,
 };
 use crate::{
     accel::AcceleratorSettings,
@@ -58,8 +59,10 @@ pub struct FrontendSettings {
     pub index_snapshot_from: Option<SnapshotSource>,
     /// What open requests get to finish in when the frontend stops. Default 30 s.
     pub drain_timeout: Duration,
-    /// How many other workers are tried when one cannot be reached. Default 2.
+    /// How many other workers are tried when one fails before it answers. Default 2.
     pub retries: u32,
+    /// What all retries together may be. Default: a fifth of the requests, and ten a second.
+    pub retry_budget: RetryBudget,
     /// What becomes of worker sets whose members' cards differ. Default: they stop.
     pub on_config_mismatch: OnConfigMismatch,
     /// The namespaces whose workers are served. Default: every.
@@ -113,6 +116,7 @@ impl Default for FrontendSettings {
             index_snapshot_from: None,
             drain_timeout: Duration::from_secs(30),
             retries: 2,
+            retry_budget: RetryBudget::default(),
             on_config_mismatch: OnConfigMismatch::Stop,
             namespaces: Namespaces::Every,
             enforce_disagg: false,

@@ -8,7 +8,9 @@
 //! leaves during the prefill, the prefill is cancelled. Engines that find each other by themselves get both hops at once
 //! (`bootstrap.rs`).
 //!
-//! A prefill that fails fails the request. The decode worker computes prompts itself only where there are no
+//! A prefill worker that fails before it answers is another one's turn, as with any request (`retry/`), and so is a decode worker: the
+//! next one takes over the same blocks, or, where they are gone, computes the prompt again. A prefill that fails at all of
+//! them fails the request. The decode worker computes prompts itself only where there are no
 //! prefill workers, or where the operator said so: `--prefill-fallback decode`, or the rule of a bypass, which is asked
 //! first.
 
@@ -36,6 +38,7 @@ use super::{
     place::{Placed, refused},
     queue::NotPlaced,
     request_id,
+    retry::Tries,
     route::{self, Asked, Send},
     settings::PrefillFallback,
     watch::{self, InFlight},
@@ -46,7 +49,6 @@ use crate::{
     load::Booking,
     proxy::{Answer, End, Observer, Usage},
     select::{Mode, Phase, Pin, PinField, RefusalKind},
-    slot::WorkerId,
 };
 
 /// How a request is split.
@@ -152,11 +154,14 @@ pub(super) async fn serve(
     }
     let in_flight = match bypass::serve(&app, in_flight, &head, &asked, &split).await {
         Tried::Answered(response) => return response,
-        Tried::Split(in_flight) => in_flight,
+        Tried::Split(in_flight, tries) => {
+            asked.tries = tries;
+            in_flight
+        }
     };
     let mut set = Arc::clone(&split.set);
     let whole = Whole { prompt: &asked.prompt, hints: &asked.hints, decode: &asked.set };
-    let first = match place_prefill(&app, &whole, &mut set, split.prefill, &[]).await {
+    let first = match place_prefill(&app, &whole, &mut set, split.prefill, &Tries::default()).await {
         Ok(placed) if bootstrap::possible(&placed) => {
             return bootstrap::serve(app, in_flight, head, asked, split, placed).await;
         }
@@ -204,7 +209,10 @@ pub(super) async fn after_failure(
 impl Failure {
     fn is_the_worker_s(&self) -> bool {
         match self {
-            Self::Answered(answered) => answered.0.status().is_server_error(),
+            Self::Answered(answered) => {
+                let status = answered.0.status();
+                status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
+            }
             Self::Refused(error) => error.status.is_server_error(),
         }
     }
@@ -253,10 +261,10 @@ pub(super) async fn place_prefill(
     Whole { prompt, hints, decode }: &Whole<'_>,
     set: &mut Arc<SetView>,
     hop: Hop,
-    avoid: &[WorkerId],
+    tries: &Tries,
 ) -> Result<Placed, ApiError> {
     loop {
-        let refusal = match app.place_in_turn(set, prompt, hop, hints, avoid).await {
+        let refusal = match app.place_in_turn(set, prompt, hop, hints, tries.avoid()).await {
             Ok(placed) => return Ok(placed),
             Err(NotPlaced::Refused(refusal)) => refusal,
             Err(NotPlaced::TurnedAway(reason)) => return Err(reason.error()),
@@ -270,7 +278,9 @@ pub(super) async fn place_prefill(
                 *set = Arc::clone(next);
             }
             _ => {
-                app.counters.refusal(refusal.kind());
+                if !tries.answered() {
+                    app.counters.refusal(refusal.kind());
+                }
                 return Err(refused(app, set, &refusal));
             }
         }
@@ -314,26 +324,41 @@ async fn try_prefill(
 ) -> Result<Prefilled, Failure> {
     let body = prefill_body(&asked.body).map_err(Failure::Refused)?;
     let head = prefill_head(head);
-    let mut avoid: Vec<WorkerId> = Vec::new();
+    app.retries.request();
+    let mut tries = Tries::default();
     let mut set = Arc::clone(&split.set);
     let mut next = first;
+    // What the last worker said, in case that nobody else takes the prompt.
+    let mut last = None;
     let (answer, placed) = loop {
-        let placed = next.map_err(Failure::Refused)?;
+        let placed = match next {
+            Ok(placed) => placed,
+            Err(error) => {
+                tries.nobody(app);
+                break last.ok_or(Failure::Refused(error))?;
+            }
+        };
+        tries.placed(app);
+        // With what was booked there.
+        drop(last.take());
         let worker = Arc::clone(&placed.member.worker);
         let sent = route::for_rank(&head, &placed);
         match app.pool.forward(&worker.url, &sent, body.clone()).await {
             Ok(answer) => {
                 route::note_answer(app, &answer, &worker);
-                break (answer, placed);
+                if !tries.after_answer(app, &answer, &worker, &head) {
+                    break (answer, placed);
+                }
+                last = Some((answer, placed));
             }
-            Err(error) if route::tries_another(app, &error, &worker, &mut avoid) => {}
+            Err(error) if tries.after_error(app, &error, &worker, &head) => {}
             Err(error) => {
                 warn!(%error, request = request_id::named(&head.headers), "prefill failed");
                 return Err(Failure::Refused(ApiError::upstream(&error)));
             }
         }
         let whole = Whole { prompt: &asked.prompt, hints: &asked.hints, decode: &asked.set };
-        next = place_prefill(app, &whole, &mut set, split.prefill, &avoid).await;
+        next = place_prefill(app, &whole, &mut set, split.prefill, &tries).await;
     };
     let by = (placed.choice.worker.0, placed.choice.rank.0);
     let answer = read_whole(app, answer, placed).await?;

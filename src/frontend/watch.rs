@@ -17,7 +17,7 @@ use super::{
     app::{App, unix_ms},
     counters::{Counters, Outcome, Surface},
     decision_log::Ticket,
-    error::ApiError,
+    error::{self, ApiError},
     first_token::FirstToken,
     hints::Metadata,
     place::Placed,
@@ -220,7 +220,9 @@ pub(super) fn note_usage(counters: &Counters, member: &RankMember, predicted: Op
 /// Relays what a prefill worker answered in place of a prefill.
 pub(super) fn relay_failure((answer, placed): (Answer, Placed), in_flight: InFlight) -> Response {
     let watch = Watch::new(&answer, in_flight, &placed, false);
-    answer.relay(watch.holding(placed)).map(Body::new)
+    let mut response = answer.relay(watch.holding(placed));
+    error::tell_of_answer(response.status(), response.headers_mut());
+    response.map(Body::new)
 }
 
 /// `nvext` of a response, by opt-in.

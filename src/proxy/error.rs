@@ -80,7 +80,7 @@ pub enum Origin {
     Worker,
 }
 
-/// Whether sending the request again could run it twice. That matters less for a method that is idempotent, which
+/// Whether sending the request again could run it twice, or is of no use. That matters less for a method that is idempotent, which
 /// the caller knows, and for a generation that costs time and nothing else, which is the caller's policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Retry {
@@ -88,6 +88,46 @@ pub enum Retry {
     Safe,
     /// The worker may have run it, or the client already has part of the answer.
     Unsafe,
+    /// It would fail again: the request is at fault, or what it asks for is not there.
+    Never,
+}
+
+impl Origin {
+    /// The name that clients get as `source`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Router => "router",
+            Self::Worker => "worker",
+        }
+    }
+}
+
+impl Retry {
+    /// The name that clients get as `retry`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::Unsafe => "unsafe",
+            Self::Never => "never",
+        }
+    }
+
+    /// What a worker's answer of that status says of it, if it is an error: one that is turned away has not been run.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Option<Self> {
+        match status {
+            StatusCode::REQUEST_TIMEOUT
+            | StatusCode::TOO_EARLY
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::SERVICE_UNAVAILABLE => Some(Self::Safe),
+            status if status.is_client_error() => Some(Self::Never),
+            status if status.is_server_error() => Some(Self::Unsafe),
+            _ => None,
+        }
+    }
 }
 
 impl ErrorKind {
@@ -139,6 +179,7 @@ impl ErrorKind {
     pub const fn retry(self) -> Retry {
         match self {
             Self::Upstream | Self::Connect | Self::ConnectTimeout | Self::Tls | Self::NotSent => Retry::Safe,
+            Self::Request => Retry::Never,
             _ => Retry::Unsafe,
         }
     }
@@ -260,11 +301,13 @@ impl ProxyError {
         }
     }
 
-    /// The JSON object of the error, as OpenAI's API shapes one.
+    /// The JSON object of the error, as OpenAI's API shapes one, and beside it whose doing it is and whether it is safe to send the
+    /// request again.
     #[must_use]
     pub fn client_json(&self) -> serde_json::Value {
         serde_json::json!({"error": {
             "message": self.client_message(), "type": self.client_type(), "param": null, "code": self.kind.name(),
+            "source": self.origin().name(), "retry": self.retry().name(),
         }})
     }
 }

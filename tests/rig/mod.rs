@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every scenario uses a part of the rig")]
 
 pub(crate) mod pools;
+pub(crate) mod scripted;
 pub(crate) mod upstream;
 
 use std::{

@@ -188,6 +188,8 @@ fn values(
         ("on-config-mismatch", settings.on_config_mismatch.to_string(), below.on_config_mismatch.is_some()),
         ("admission-check", settings.admission_check.name().to_owned(), below.admission_check.is_some()),
         ("retries", settings.retries.to_string(), below.retries.is_some()),
+        ("retry-budget", settings.retry_budget.share.to_string(), below.retry_budget.is_some()),
+        ("retry-floor", settings.retry_budget.per_second.to_string(), below.retry_floor.is_some()),
         ("prefill-fallback", fallback.to_owned(), below.prefill_fallback.is_some()),
         ("queue-limit", settings.queue_limit.to_string(), below.queue_limit.is_some()),
         ("queue-token-limit", token_limit, below.queue_token_limit.is_some()),

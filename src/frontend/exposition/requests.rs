@@ -22,7 +22,7 @@ pub(super) fn requests(app: &App, page: &mut Page<'_>) -> fmt::Result {
     let values = values.iter().map(|(labels, count)| (&labels[..], *count));
     page.counters("requests", "Requests finished, by API and outcome", values)?;
     let load = |counter: &AtomicU64| counter.load(Relaxed);
-    page.counter("retries", "Requests tried on another worker", load(&counters.retries))?;
+    app.retries.write(app.fleet.clock().now(), page)?;
     page.counter(
         "untokenised_requests",
         "Requests routed by load alone because nobody could tell their tokens",
