@@ -15,6 +15,7 @@
 //! The fleet opens no socket. Event streams are opened and closed through the [`Streams`] it is given.
 
 mod affinity;
+mod breaker;
 mod card;
 mod clock;
 mod cohort;
@@ -23,9 +24,9 @@ mod device_status;
 mod device_weights;
 mod disagg;
 mod endpoint;
+mod failures;
 mod fence;
 mod fingerprint;
-mod inhibition;
 mod kv_router_config;
 mod lease;
 mod load_threshold_config;
@@ -47,6 +48,7 @@ mod worker_set;
 mod worker_spec;
 
 pub use affinity::{MOST_SESSIONS, SessionId, SessionUse, Sessions};
+pub use breaker::{BreakerState, DEFAULT_INHIBITION};
 pub use card::{Card, WorkerType};
 pub use clock::Clock;
 pub use cohort::{Cohort, Standing};
@@ -55,9 +57,9 @@ pub use device_status::{DeviceState, DeviceStatus};
 pub use device_weights::DeviceWeights;
 pub use disagg::{ActivationError, Ambiguity, PrefillPool};
 pub use endpoint::{EndpointError, EventEndpoint, StreamDirection};
+pub use failures::{Probe, ProbeTaken};
 pub use fence::Fence;
 pub use fingerprint::Fingerprint;
-pub use inhibition::DEFAULT_INHIBITION;
 pub use load_threshold_config::LoadThresholdConfig;
 pub use mismatch::OnConfigMismatch;
 pub use model_type::{Api, ModelType};

@@ -16,8 +16,8 @@ use super::{
     clock::Clock,
     cohort::Cohort,
     disagg::Pools,
+    failures::Failures,
     fingerprint::Fingerprint,
-    inhibition::DEFAULT_INHIBITION,
     lease::Leases,
     mismatch::OnConfigMismatch,
     namespaces::{Namespaces, Strangers},
@@ -85,7 +85,7 @@ pub struct Fleet {
     strangers: Strangers,
     pub(super) withhold_unchecked: bool,
     clock: Clock,
-    inhibition: Duration,
+    pub(super) failures: Failures,
 }
 
 /// Number of indexes from which those without a worker set are dropped before another is made.
@@ -112,14 +112,8 @@ impl Fleet {
             strangers: Strangers::default(),
             withhold_unchecked: false,
             clock: Clock::start(),
-            inhibition: DEFAULT_INHIBITION,
+            failures: Failures::default(),
         }
-    }
-
-    /// The same, keeping requests for so long from a worker that failed one for the first time; zero keeps none away.
-    #[must_use]
-    pub fn inhibiting_for(self, inhibition: Duration) -> Self {
-        Self { inhibition, ..self }
     }
 
     /// The same with what becomes of sets whose members disagree.
@@ -166,23 +160,10 @@ impl Fleet {
         self.clock
     }
 
-    /// The time of that clock in milliseconds: what inhibitions are counted in.
+    /// The time of that clock in milliseconds: what breakers count in.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.clock.now().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Keeps requests away from a worker that failed one, for a few seconds; for longer, if it did so before and served none
-    /// in between. What it was sent is held to be lost.
-    pub fn inhibit(&self, worker: &WorkerInfo) {
-        let first_ms = u64::try_from(self.inhibition.as_millis()).unwrap_or(u64::MAX);
-        if first_ms > 0 {
-            worker.inhibit(self.now_ms(), first_ms);
-        }
-        let view = self.view();
-        view.ranks_of(worker.id)
-            .filter_map(|(_, member)| member.expected.as_ref())
-            .for_each(|expected| expected.kept_by.doubt());
     }
 
     /// Takes a worker in; with `lease`, for that long unless heartbeats renew it. A worker that registers

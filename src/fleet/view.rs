@@ -175,14 +175,17 @@ pub struct SetView {
 }
 
 impl SetView {
-    /// Writes the members as selection sees them at `now_ms` into `out`, for a request for `adapter` if it asks for one.
-    pub fn gather(&self, adapter: Option<&str>, now_ms: u64, out: &mut Vec<Member>) {
+    /// Writes the members as selection sees them at `now_ms` into `out`, for a request for `adapter` if it asks for one. True if
+    /// failures keep requests from all that could take them, so that the least bad takes them all the same.
+    pub fn gather(&self, adapter: Option<&str>, now_ms: u64, out: &mut Vec<Member>) -> bool {
         out.clear();
         let exclusion = |member| self.exclusion_for(member, adapter, now_ms);
         out.extend(self.members.iter().map(|member| member.member_with(exclusion(member), now_ms)));
-        if out.iter().all(|member| member.exclusion.is_some()) {
+        let nobody = out.iter().all(|member| member.exclusion.is_some());
+        if nobody {
             self.admit_the_least_bad(adapter, now_ms, out);
         }
+        nobody
     }
 
     /// Where failures alone keep requests from every worker that could take them, the one whose time is over first takes

@@ -9,8 +9,8 @@ use arc_swap::ArcSwap;
 use http::Uri;
 
 use super::{
+    breaker::{Breaker, BreakerState},
     fence::{Fence, FenceCell},
-    inhibition::Inhibition,
     parity::ParityStatus,
     worker_spec::WorkerSpec,
 };
@@ -32,7 +32,7 @@ pub struct WorkerInfo {
     /// Set when the worker is on its way out: in-flight requests finish, no new ones come.
     draining: AtomicBool,
     /// Whether requests are kept away because it failed some, on the fleet's clock.
-    inhibition: Inhibition,
+    pub(super) breaker: Breaker,
     fence: FenceCell,
     /// What a parity check said of it, if there was one.
     pub parity: ParityStatus,
@@ -48,8 +48,8 @@ impl WorkerInfo {
     ) -> Self {
         let draining = AtomicBool::new(false);
         let adapters = ArcSwap::from_pointee(sorted(&spec.lora_adapters));
-        let (inhibition, fence) = (Inhibition::default(), FenceCell::default());
-        Self { id, url, spec, adapters, registered_ms, draining, inhibition, fence, parity }
+        let (breaker, fence) = (Breaker::default(), FenceCell::default());
+        Self { id, url, spec, adapters, registered_ms, draining, breaker, fence, parity }
     }
 
     /// The LoRA adapters that it serves now, sorted.
@@ -94,26 +94,22 @@ impl WorkerInfo {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// It failed a request at `now_ms`, and is kept from others for `first_ms`, or longer if it did so before.
-    pub(super) fn inhibit(&self, now_ms: u64, first_ms: u64) {
-        self.inhibition.fail(now_ms, first_ms);
+    /// How its breaker stands at `now_ms`.
+    #[must_use]
+    pub fn breaker(&self, now_ms: u64) -> BreakerState {
+        self.breaker.state(now_ms)
     }
 
-    /// It served a request: what it failed before is forgotten.
-    pub fn recovered(&self) {
-        self.inhibition.end();
-    }
-
-    /// For how many milliseconds from `now_ms` requests are kept away because it failed some.
+    /// For how many milliseconds from `now_ms` requests are kept away because it failed some, or because one tries it.
     #[must_use]
     pub fn inhibited_ms(&self, now_ms: u64) -> u64 {
-        self.inhibition.until_ms().saturating_sub(now_ms)
+        self.breaker.until_ms().saturating_sub(now_ms)
     }
 
     /// How many times in a row it failed, as far as that is counted.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.inhibition.failures()
+        self.breaker.failures()
     }
 
     /// What an operator said about its fence.

@@ -89,6 +89,7 @@ fn hop_object(app: &App, asked: &Asked, set: &SetView, hop: Hop) -> Value {
                 index_from: (state != StreamState::Absent && state != StreamState::Approximate)
                     .then(|| member.status.origin().name()),
                 parity: member.worker.parity.withholds().then(|| parity::object(member)),
+                breaker: Some(member.worker.breaker(now_ms).name()),
                 failures: Some(member.worker.failures()),
                 inhibited_seconds: Some(member.worker.inhibited_ms(now_ms) as f64 / 1000.0),
             }
@@ -155,7 +156,8 @@ pub(super) struct Beside {
     pub(super) withheld_because: Option<&'static str>,
     /// Where what the index holds of it came from.
     pub(super) index_from: Option<&'static str>,
-    /// How many requests in a row it failed, and for how long it gets none because of that.
+    /// How its breaker stands, how many requests in a row it failed, and for how long it gets none because of that.
+    pub(super) breaker: Option<&'static str>,
     pub(super) failures: Option<u64>,
     pub(super) inhibited_seconds: Option<f64>,
     /// What the parity check says, if that is what does.
@@ -214,6 +216,7 @@ impl Told<'_> {
             "prefill_work": row.prefill_work,
             "excluded": row.exclusion.map(crate::select::Exclusion::name),
             "busy": row.busy,
+            "breaker": beside.breaker,
             "failures": beside.failures,
             "inhibited_seconds": beside.inhibited_seconds,
         });

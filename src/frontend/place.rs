@@ -19,7 +19,7 @@ use super::{
     workspace::{Blocks, Hashed, Tools, hashed},
 };
 use crate::{
-    fleet::{Fleet, RankMember, SessionUse, SetState, SetView},
+    fleet::{Fleet, Probe, ProbeTaken, RankMember, SessionUse, SetState, SetView},
     hash::SequenceHash,
     index::Overlap,
     load::Booking,
@@ -35,6 +35,8 @@ use crate::{
 pub(super) struct Placed {
     pub(super) choice: Choice,
     pub(super) booking: Booking,
+    /// Whether it tries a worker that failed, to be held until that says how it went.
+    pub(super) probe: Option<Probe>,
     /// Its part in its session, to be held as long as the booking.
     pub(super) session: Option<SessionUse>,
     pub(super) first_token: FirstToken,
@@ -202,13 +204,29 @@ impl Placing<'_> {
         asking: &Asking<'_>,
         patience: Patience<'_>,
     ) -> Result<Trial, Refusal> {
+        loop {
+            if let Some(trial) = self.choose(tools, blocks, asking, patience)? {
+                return Ok(trial);
+            }
+        }
+    }
+
+    /// Makes one choice; `None` if it fell on a worker that failed and that another request is trying by now, which the next
+    /// choice knows.
+    fn choose(
+        self,
+        tools: &mut Tools,
+        blocks: Blocks<'_>,
+        asking: &Asking<'_>,
+        patience: Patience<'_>,
+    ) -> Result<Option<Trial>, Refusal> {
         let Self { fleet, counters, decisions, set } = self;
         let Tools { members, lookup, rows, rng } = tools;
         let Blocks { hashes, sequence } = blocks;
         let hashed = Instant::now();
         let overlaps = set.index.overlap(hashes, lookup);
         let looked_up = Instant::now();
-        set.gather(asking.adapter(), fleet.now_ms(), members);
+        let all_failed = set.gather(asking.adapter(), fleet.now_ms(), members);
         let now = fleet.clock().now();
         let session = Session::of(set, asking.hop, now);
         let avoid = if let Patience::None { avoid } = patience { avoid } else { &[] };
@@ -220,10 +238,17 @@ impl Placing<'_> {
                 match set.selector.admit_when_free(members, overlaps, &demand, hold_over, rows, now, rng) {
                     Ok(Admission::Admitted(choice, booking)) => Ok((choice, booking)),
                     // Whoever waits is looked at again and again, and counts when that is over.
-                    Ok(Admission::Waits(wait)) => return Ok(Trial::Waits(wait.reason)),
+                    Ok(Admission::Waits(wait)) => return Ok(Some(Trial::Waits(wait.reason))),
                     Err(refusal) => Err(refusal),
                 }
             }
+        };
+        // Rows stand in the order of the members, which were gathered from this very view.
+        let chosen = admitted.as_ref().ok().and_then(|(choice, _)| set.members.get(choice.row));
+        let probe = match chosen.filter(|_| !all_failed).map(|member| fleet.enter(&member.worker)) {
+            Some(Err(ProbeTaken)) => return Ok(None),
+            Some(Ok(probe)) => probe,
+            None => None,
         };
         counters.lookup.observe(looked_up - hashed);
         counters.admit.observe(looked_up.elapsed());
@@ -252,8 +277,7 @@ impl Placing<'_> {
         if asking.hop.phase != Phase::Decode {
             counters.prefix(&choice, hashes.len());
         }
-        // Rows stand in the order of the members, which were gathered from this very view.
-        let member = set.members.get(choice.row).ok_or(Refusal::NoWorkers)?;
+        let member = chosen.ok_or(Refusal::NoWorkers)?;
         member.chosen.fetch_add(1, Relaxed);
         if let Some(expected) = member.expected.as_ref().filter(|_| set.config.mode == Mode::Kv) {
             expected.kept_by.sent(hashes, sequence);
@@ -267,7 +291,16 @@ impl Placing<'_> {
         let held = rows.rows().get(choice.row).and_then(|row| row.withheld).unwrap_or(choice.overlap);
         let predicted = member.status.state().credits_overlap().then_some(held);
         let member = Arc::clone(member);
-        Ok(Trial::Placed(Placed { choice, booking, session, first_token, ticket, predicted, member }))
+        Ok(Some(Trial::Placed(Placed {
+            choice,
+            booking,
+            probe,
+            session,
+            first_token,
+            ticket,
+            predicted,
+            member,
+        })))
     }
 }
 

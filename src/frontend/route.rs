@@ -320,10 +320,10 @@ pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(A
 pub(super) fn note_answer(app: &App, answer: &Answer, worker: &WorkerInfo) {
     match answer.status() {
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-            app.fleet.inhibit(worker);
+            app.fleet.note_failure(worker, &format_args!("it answered {}", answer.status()));
         }
         status if status.is_server_error() => {}
-        _ => worker.recovered(),
+        _ => app.fleet.note_answer(worker),
     }
 }
 

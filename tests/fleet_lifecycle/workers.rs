@@ -181,7 +181,7 @@ fn an_inhibited_worker_is_back_after_a_few_seconds() {
     let id = fleet.register(spec(None, "m", 1), None).unwrap();
     let view = fleet.view();
     let worker = view.worker(id).unwrap();
-    fleet.inhibit(worker);
+    fleet.note_failure(worker, &"it was told to");
     let now = fleet.now_ms();
     assert_eq!(worker.exclusion(now), Some(Exclusion::Unroutable));
     assert_eq!(worker.exclusion(now + 5_000), None);
@@ -200,16 +200,16 @@ fn where_all_are_inhibited_the_one_that_is_back_first_takes_requests() {
     };
     fleet.drain(ids[0]);
     for id in [ids[1], ids[2]] {
-        fleet.inhibit(view.worker(id).unwrap());
+        fleet.note_failure(view.worker(id).unwrap(), &"it was told to");
         std::thread::sleep(Duration::from_millis(3));
     }
     let (draining, unroutable) = (Some(Exclusion::Draining), Some(Exclusion::Unroutable));
     assert_eq!(excluded(&fleet), [draining, None, unroutable]);
     assert_eq!(set.routable(fleet.now_ms()), 1);
     // Its trial fails, so that the other is better now.
-    fleet.inhibit(view.worker(ids[1]).unwrap());
+    fleet.note_failure(view.worker(ids[1]).unwrap(), &"it was told to");
     assert_eq!(excluded(&fleet), [draining, unroutable, None]);
-    view.worker(ids[1]).unwrap().recovered();
+    fleet.note_answer(view.worker(ids[1]).unwrap());
     assert_eq!(excluded(&fleet), [draining, None, unroutable]);
 }
 
@@ -218,7 +218,7 @@ fn nobody_is_inhibited_for_no_time() {
     let fleet = Arc::into_inner(fleet().0).unwrap().inhibiting_for(Duration::ZERO);
     let id = fleet.register(spec(None, "m", 1), None).unwrap();
     let view = fleet.view();
-    fleet.inhibit(view.worker(id).unwrap());
+    fleet.note_failure(view.worker(id).unwrap(), &"it was told to");
     assert_eq!(view.worker(id).unwrap().exclusion(fleet.now_ms()), None);
 }
 

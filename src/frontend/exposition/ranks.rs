@@ -4,7 +4,7 @@ use std::{fmt, sync::atomic::Ordering::Relaxed};
 
 use crate::{
     event::Tier,
-    fleet::{FleetView, RankMember, SetView, StreamState},
+    fleet::{BreakerState, FleetView, RankMember, SetView, StreamState},
     metrics::{Labels, Page},
 };
 
@@ -133,8 +133,30 @@ impl<'a> Ranks<'a> {
                 blocks.map_or(0.0, |blocks| blocks[Tier::Gpu.index()] as f64)
             },
         )?;
+        self.breaker_states(page)?;
         self.stream_states(page)?;
         self.cached_blocks(page)
+    }
+
+    fn breaker_states(&self, page: &mut Page<'_>) -> fmt::Result {
+        let labels = self.labels();
+        let rows: Vec<_> = self
+            .ranks
+            .iter()
+            .zip(&labels)
+            .flat_map(|((_, member, _), labels)| {
+                let now = member.worker.breaker(self.now_ms);
+                BreakerState::ALL.into_iter().map(move |state| {
+                    let [worker, rank, model] = *labels;
+                    ([worker, rank, model, ("state", state.name())], i64::from(state == now))
+                })
+            })
+            .collect();
+        page.gauges(
+            "worker_breaker_state",
+            "1 for the state that the worker's circuit breaker is in",
+            rows.iter().map(|(labels, value)| (labels as Labels<'_>, *value)),
+        )
     }
 
     fn stream_states(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -61,6 +61,8 @@ pub(super) fn choices(app: &App, page: &mut Page<'_>) -> fmt::Result {
     page.counter("choice_cost_seconds", "Cost of the chosen workers, in seconds (cost model time)", cost)?;
     let cost = load(&counters.cost_block_thousandths) as f64 / 1000.0;
     page.counter("choice_cost_blocks", "Cost of the chosen workers, in blocks (cost model blocks)", cost)?;
+    let help = "Times that a worker's circuit breaker opened, let a request through as a probe, or closed";
+    page.counters_by("to", "breaker_changes", help, app.fleet.breaker_changes())?;
     page.counters_by("reason", "exclusions", "Candidates that could not be chosen", counters.exclusions())?;
     page.counters_by("reason", "refusals", "Requests that got no worker", counters.refusals())?;
     let help = "Prefill hops of requests in two hops, by how they ended";

@@ -13,7 +13,7 @@ mod reason;
 mod tally;
 
 use http::request::Parts;
-use tracing::{debug, warn};
+use tracing::debug;
 
 pub use budget::RetryBudget;
 pub(super) use tally::Retries;
@@ -58,7 +58,7 @@ impl Tries {
         again
     }
 
-    /// Whether another worker is to be tried after this failure at `worker`, which rests if it could not be reached.
+    /// Whether another worker is to be tried after this failure at `worker`, whose breaker opens if it could not be reached.
     pub(super) fn after_error(
         &mut self,
         app: &App,
@@ -67,11 +67,11 @@ impl Tries {
         head: &Parts,
     ) -> bool {
         let Some(reason) = RetryReason::of_error(error) else { return false };
-        app.fleet.inhibit(worker);
+        app.fleet.note_failure(worker, error);
         let again = self.again(app, reason, worker);
         if again {
             let request = request_id::named(&head.headers);
-            warn!(%error, request, "the worker takes no requests for a few seconds; trying another");
+            debug!(%error, request, "a request did not reach its worker; trying another");
         }
         again
     }
