@@ -128,9 +128,12 @@ async fn when_all_were_tried_the_last_one_s_answer_is_passed_on() {
         let rig = behind(&workers, |_| {}).await;
         let full = ask(&rig).await;
         let tried = count.min(3);
-        let after = (10 + tried).to_string();
+        let after = full.headers["retry-after"].to_str().unwrap();
         assert_eq!((full.status.as_u16(), full.text.as_str()), (429, format!("full: {after}").as_str()));
-        assert_eq!(full.headers["retry-after"], after);
+        assert_eq!(after == "11", tried == 1, "the first one's only if there was no other: {after}");
+        let seen: Vec<_> = workers.iter().map(Scripted::seen).collect();
+        assert_eq!(seen.iter().sum::<usize>() as u64, tried, "each once: {seen:?}");
+        assert_eq!(seen[after.parse::<usize>().unwrap() - 11], 1, "{seen:?}");
         assert_eq!(told(&full.headers), ["worker", "safe"]);
         assert_eq!(retries(&rig, "429").await, (tried - 1) as f64);
         let limit = given_up(&rig, "limit").await;

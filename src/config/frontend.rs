@@ -120,6 +120,12 @@ pub struct FrontendArgs {
     /// Seconds from the request to the first byte of the worker's answer; 0 waits for ever [default: 600]
     #[arg(long, env = "KVROUTE_FIRST_BYTE_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub first_byte_timeout: Option<u64>,
+    /// Seconds between two pieces of a worker's answer; 0 waits for ever [default: 120]
+    #[arg(long, env = "KVROUTE_IDLE_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
+    pub idle_timeout: Option<u64>,
+    /// Seconds from the request's last byte to the last byte of its answer; 0 is no limit [default: 0]
+    #[arg(long, env = "KVROUTE_TOTAL_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
+    pub total_timeout: Option<u64>,
     /// What becomes of a worker set whose members' cards differ: stop (it takes no requests until they agree) or
     /// keep-first (those registered first serve until they left, then the next) [default: stop]
     #[arg(long, env = "KVROUTE_ON_CONFIG_MISMATCH", value_name = "POLICY", help_heading = WORKERS)]
@@ -288,6 +294,7 @@ impl FrontendArgs {
         if let Some(secs) = self.first_byte_timeout.or(below.first_byte_timeout) {
             upstream.first_byte_timeout = Duration::from_secs(secs);
         }
+        upstream.idle_timeout = seconds(self.idle_timeout.or(below.idle_timeout), upstream.idle_timeout);
         let max_header_bytes =
             self.max_header_bytes.or(below.max_header_bytes).unwrap_or(default.max_header_bytes);
         if !(1024..=256 << 10).contains(&max_header_bytes) {
@@ -351,6 +358,7 @@ impl FrontendArgs {
             inhibition: seconds(self.inhibition.or(below.inhibition), default.inhibition),
             retries: self.retries.or(below.retries).unwrap_or(default.retries),
             retry_budget,
+            total_timeout: seconds(self.total_timeout.or(below.total_timeout), default.total_timeout),
             on_config_mismatch: self
                 .on_config_mismatch
                 .or(below.on_config_mismatch)

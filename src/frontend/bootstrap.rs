@@ -87,7 +87,8 @@ pub(super) async fn serve(
     }
     let body = asked.body.clone();
     let mut send = asked.decoding(split.decode, None);
-    match beside(&app, &head, &body, &split, &mut send, prefill).await {
+    let both = beside(&app, &head, &body, &split, &mut send, prefill);
+    match in_flight.in_time(both).await.unwrap_or_else(Ended::Refused) {
         Ended::Answered(answered) => {
             let (answer, placed) = *answered;
             route::respond(answer, in_flight, placed, send.hints.metadata, send.prefiller)

@@ -172,7 +172,13 @@ pub(super) async fn serve(
         }
         another
     };
-    match app.pool.forward(&worker.url, &route::for_rank(&head, &placed), asked.body.clone()).await {
+    let sent = route::for_rank(&head, &placed);
+    let answer = in_flight.in_time(app.pool.forward(&worker.url, &sent, asked.body.clone())).await;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => return Tried::Answered(in_flight.refuse(error)),
+    };
+    match answer {
         Ok(answer) => {
             route::note_answer(app, &answer, &worker);
             if tries.after_answer(app, &answer, &worker, &head) && elsewhere(&mut tries) {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::api_keys::NoKey;
-use crate::proxy::{Origin, ProxyError, Retry};
+use crate::proxy::{ErrorKind, Origin, ProxyError, Retry};
 
 /// An answer that is an error of the router's own.
 #[derive(Clone, Debug)]
@@ -257,6 +257,17 @@ impl ApiError {
             retry,
             ..Self::new(error.kind.status(), error.client_type(), error.client_message())
         }
+    }
+
+    /// 504: the request's time was over before there was an answer.
+    pub(crate) fn out_of_time(limit: Duration) -> Self {
+        let kind = ErrorKind::TotalTimeout;
+        let message = format!(
+            "there was no answer within {} s (--total-timeout); ask for less, or send the request again",
+            limit.as_secs_f64()
+        );
+        let (code, retry) = (Some(kind.name()), kind.retry());
+        Self { code, retry, ..Self::new(kind.status(), "router_error", message) }
     }
 
     /// 502: a worker's answer cannot be used.

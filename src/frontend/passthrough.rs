@@ -59,6 +59,7 @@ async fn answer(
         Err(error) => return route::refuse(&app, Surface::Other, error),
     };
     let in_flight = InFlight::enter(&app.counters, Surface::Other).noted(&head, body.len());
+    let in_flight = in_flight.within(app.settings.total_timeout);
     match prepare(&app, &head, &body) {
         Ok(send) => {
             in_flight.note(|facts| facts.asked(&send.model.name));

@@ -102,7 +102,9 @@ async fn answer(
         Err(error) => return refuse(&app, surface, error),
     };
     let in_flight = InFlight::enter(&app.counters, surface).noted(&head, body.len());
-    let asked = ask(&app, surface, &head.headers, &body).await.map(|mut asked| {
+    let in_flight = in_flight.within(app.settings.total_timeout);
+    let asked = in_flight.in_time(ask(&app, surface, &head.headers, &body)).await.flatten();
+    let asked = asked.map(|mut asked| {
         asked.prompt.recorded = recorded;
         in_flight.note(|facts| facts.asked(&asked.model.name));
         asked
@@ -271,7 +273,7 @@ fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, Ap
 
 /// Places a request, forwards it and relays the answer.
 pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, mut send: Send) -> Response {
-    match reach(&app, &head, &mut send).await {
+    match in_flight.in_time(reach(&app, &head, &mut send)).await.flatten() {
         Ok((answer, placed)) => respond(answer, in_flight, placed, send.hints.metadata, send.prefiller),
         Err(error) => in_flight.refuse(error),
     }
@@ -348,6 +350,7 @@ pub(super) fn respond(
     if let Some((worker, rank)) = prefiller {
         in_flight.note(|facts| facts.prefilled(worker, rank));
     }
+    let answer = answer.within(in_flight.time());
     let watch = Watch::new(&answer, in_flight, &placed, prefiller.is_some());
     let annotator = metadata.any().then(|| watch.annotator(metadata, &placed, prefiller));
     let mut response = answer.relay(watch.holding(placed));

@@ -63,6 +63,8 @@ pub struct FrontendSettings {
     pub retries: u32,
     /// What all retries together may be. Default: a fifth of the requests, and ten a second.
     pub retry_budget: RetryBudget,
+    /// For how long a request is served, from its last byte in to the last byte of its answer. Zero: for ever. Default zero.
+    pub total_timeout: Duration,
     /// What becomes of worker sets whose members' cards differ. Default: they stop.
     pub on_config_mismatch: OnConfigMismatch,
     /// The namespaces whose workers are served. Default: every.
@@ -117,6 +119,7 @@ impl Default for FrontendSettings {
             drain_timeout: Duration::from_secs(30),
             retries: 2,
             retry_budget: RetryBudget::default(),
+            total_timeout: Duration::ZERO,
             on_config_mismatch: OnConfigMismatch::Stop,
             namespaces: Namespaces::Every,
             enforce_disagg: false,

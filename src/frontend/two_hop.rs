@@ -161,13 +161,19 @@ pub(super) async fn serve(
     };
     let mut set = Arc::clone(&split.set);
     let whole = Whole { prompt: &asked.prompt, hints: &asked.hints, decode: &asked.set };
-    let first = match place_prefill(&app, &whole, &mut set, split.prefill, &Tries::default()).await {
+    let no_tries = Tries::default();
+    let placing = place_prefill(&app, &whole, &mut set, split.prefill, &no_tries);
+    let first = match in_flight.in_time(placing).await.flatten() {
         Ok(placed) if bootstrap::possible(&placed) => {
             return bootstrap::serve(app, in_flight, head, asked, split, placed).await;
         }
         first => first,
     };
-    let (params, by) = match prefill(&app, &head, &asked, &split, first).await {
+    let prefilled = match in_flight.in_time(prefill(&app, &head, &asked, &split, first)).await {
+        Ok(prefilled) => prefilled,
+        Err(error) => return in_flight.refuse(error),
+    };
+    let (params, by) = match prefilled {
         Ok(Prefilled::HandedOver { params, by }) => (Some(params), by),
         Ok(Prefilled::Ended { answer, by }) if !asked.streams && one_answer(&asked.body) => {
             let told = asked.hints.metadata.worker_id.then(|| worker_id(by, None));
@@ -372,7 +378,8 @@ pub(super) async fn read_whole(app: &App, answer: Answer, placed: Placed) -> Res
         return Err(Failure::Answered(Box::new((answer, placed))));
     }
     let worker = placed.choice.worker;
-    let Placed { booking, session, first_token, ticket, member, predicted, .. } = placed;
+    let Placed { booking, probe, session, first_token, ticket, member, predicted, .. } = placed;
+    drop(probe);
     let status = answer.status();
     let counters = Arc::clone(&app.counters);
     let watch =

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -27,7 +27,7 @@ use crate::{
     fleet::{RankMember, SessionUse},
     index::Overlap,
     load::Booking,
-    proxy::{Annotator, Answer, End, Observer, Usage},
+    proxy::{Annotator, Answer, End, Observer, Time, Usage},
 };
 
 /// A request that is being served. It is in flight for as long as this lives, and counted once, by how it
@@ -37,6 +37,8 @@ pub(super) struct InFlight {
     surface: Surface,
     asked: Instant,
     ended: bool,
+    /// Until when the answer has to be complete.
+    time: Option<Time>,
     /// What the access log is told, if there is one.
     facts: Option<Arc<Facts>>,
 }
@@ -46,7 +48,7 @@ impl InFlight {
         // Relaxed: a gauge.
         counters.in_flight.fetch_add(1, Relaxed);
         let counters = Arc::clone(counters);
-        Self { counters, surface, asked: Instant::now(), ended: false, facts: None }
+        Self { counters, surface, asked: Instant::now(), ended: false, time: None, facts: None }
     }
 
     /// The same for a request whose line, if it has one, came with its head, and whose body has so many bytes.
@@ -54,6 +56,30 @@ impl InFlight {
         self.facts = head.extensions.get().map(Arc::clone);
         self.note(|facts| facts.read(bytes));
         self
+    }
+
+    /// The same for a request that has so long from now; zero is for ever.
+    pub(super) fn within(mut self, limit: Duration) -> Self {
+        self.time = (!limit.is_zero()).then(|| Time { until: (self.asked + limit).into(), limit });
+        self
+    }
+
+    /// Until when its answer has to be complete.
+    pub(super) const fn time(&self) -> Option<Time> {
+        self.time
+    }
+
+    /// Waits for what is done before there is an answer, for as long as the request has.
+    ///
+    /// # Errors
+    /// 504 when its time is over; what was done is dropped then.
+    pub(super) async fn in_time<T>(&self, doing: impl Future<Output = T>) -> Result<T, ApiError> {
+        match self.time {
+            None => Ok(doing.await),
+            Some(Time { until, limit }) => {
+                tokio::time::timeout_at(until, doing).await.map_err(|_| ApiError::out_of_time(limit))
+            }
+        }
     }
 
     /// Tells the access log, if there is one.
@@ -117,7 +143,9 @@ impl Watch {
 
     /// The observer that holds what was booked, and the request's part in its session, until the answer is over.
     pub(super) fn holding(self, placed: Placed) -> Relayed {
-        let Placed { booking, session, first_token, ticket, .. } = placed;
+        let Placed { booking, probe, session, first_token, ticket, .. } = placed;
+        // What the answer says of its worker is known by now.
+        drop(probe);
         Relayed { watch: self, booking, _session: session, first_token, ticket, usage: None }
     }
 
@@ -219,6 +247,7 @@ pub(super) fn note_usage(counters: &Counters, member: &RankMember, predicted: Op
 
 /// Relays what a prefill worker answered in place of a prefill.
 pub(super) fn relay_failure((answer, placed): (Answer, Placed), in_flight: InFlight) -> Response {
+    let answer = answer.within(in_flight.time());
     let watch = Watch::new(&answer, in_flight, &placed, false);
     let mut response = answer.relay(watch.holding(placed));
     error::tell_of_answer(response.status(), response.headers_mut());

@@ -11,12 +11,13 @@ use bytes::Bytes;
 use http::Uri;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Sleep, sleep};
 
 use super::{
     error::{ErrorKind, ProxyError},
     forward::Answer,
     headers::Form,
+    limits::{Idle, Total},
     observe::{End, Observer},
     skim::Skim,
     sse::{Observed, SseReader},
@@ -51,6 +52,7 @@ struct Live<O: Observer> {
     observer: O,
     first_token: bool,
     idle: Idle,
+    total: Total,
 }
 
 enum Reader {
@@ -75,6 +77,7 @@ impl<O: Observer> ProxyBody<O> {
             observer,
             first_token: false,
             idle: Idle::new(answer.idle_timeout),
+            total: Total::new(answer.time),
         };
         let mut body =
             Self { live: None, first: answer.first, cut: None, worker: answer.worker, form: answer.form };
@@ -174,6 +177,11 @@ impl<O: Observer> Body for ProxyBody<O> {
             return Poll::Ready(this.cut.take().map(|(error, _)| Err(error)));
         }
         let Some(live) = &mut this.live else { return Poll::Ready(None) };
+        // First of all, since a stream that never pauses is as endless as any other.
+        if let Poll::Ready(limit) = live.total.poll(cx) {
+            let error = ProxyError::timeout(ErrorKind::TotalTimeout, &this.worker, limit);
+            return this.fail(error);
+        }
         match Pin::new(&mut live.upstream).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 live.idle.touch();
@@ -227,40 +235,5 @@ impl<O: Observer> fmt::Debug for ProxyBody<O> {
             .field("form", &self.form)
             .field("over", &self.is_end_stream())
             .finish_non_exhaustive()
-    }
-}
-
-/// The limit on a worker's silence.
-///
-/// It runs while we wait for the worker only: a client that reads slowly stops us from asking, which says nothing
-/// of the worker. The timer is moved only when it fires, so that a frame costs no more than a look at the clock.
-struct Idle {
-    limit: Option<Duration>,
-    waiting_since: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Idle {
-    fn new(limit: Option<Duration>) -> Self {
-        Self { limit, waiting_since: None, timer: None }
-    }
-
-    /// Notes a frame.
-    fn touch(&mut self) {
-        self.waiting_since = None;
-    }
-
-    /// To be called when there is no frame: ready, with the limit, once that has been so for as long.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
-        let Some(limit) = self.limit else { return Poll::Pending };
-        let deadline = *self.waiting_since.get_or_insert_with(Instant::now) + limit;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        loop {
-            ready!(timer.as_mut().poll(cx));
-            if timer.deadline() >= deadline {
-                return Poll::Ready(limit);
-            }
-            timer.as_mut().reset(deadline);
-        }
     }
 }

@@ -67,6 +67,8 @@ pub enum ErrorKind {
     Cut,
     /// The body stood still for [`PoolSettings::idle_timeout`](super::PoolSettings::idle_timeout).
     IdleTimeout,
+    /// The answer was not complete when the request's time was over.
+    TotalTimeout,
 }
 
 /// Whose doing an error is.
@@ -132,7 +134,7 @@ impl Retry {
 
 impl ErrorKind {
     /// Every kind, for tables of counters.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Request,
         Self::Upstream,
         Self::Connect,
@@ -144,6 +146,7 @@ impl ErrorKind {
         Self::InvalidResponse,
         Self::Cut,
         Self::IdleTimeout,
+        Self::TotalTimeout,
     ];
 
     /// The name used in metrics and as `code` in the bodies that clients get.
@@ -161,6 +164,7 @@ impl ErrorKind {
             Self::InvalidResponse => "worker_response_invalid",
             Self::Cut => "worker_stream_cut",
             Self::IdleTimeout => "worker_idle_timeout",
+            Self::TotalTimeout => "total_timeout",
         }
     }
 
@@ -169,7 +173,7 @@ impl ErrorKind {
     pub const fn origin(self) -> Origin {
         match self {
             Self::Request => Origin::Client,
-            Self::Upstream => Origin::Router,
+            Self::Upstream | Self::TotalTimeout => Origin::Router,
             _ => Origin::Worker,
         }
     }
@@ -189,7 +193,9 @@ impl ErrorKind {
     pub const fn status(self) -> StatusCode {
         match self {
             Self::Request => StatusCode::BAD_REQUEST,
-            Self::ConnectTimeout | Self::FirstByteTimeout | Self::IdleTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::ConnectTimeout | Self::FirstByteTimeout | Self::IdleTimeout | Self::TotalTimeout => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
             _ => StatusCode::BAD_GATEWAY,
         }
     }
@@ -219,6 +225,7 @@ impl ErrorKind {
             Self::InvalidResponse => "the answer is not valid HTTP",
             Self::Cut => "the connection was lost in the middle of the answer",
             Self::IdleTimeout => "the answer stood still for longer than the idle timeout",
+            Self::TotalTimeout => "the answer was not complete within the total timeout",
         }
     }
 }
@@ -281,6 +288,9 @@ impl ProxyError {
     /// What a client may know: the reason, but neither the worker's address nor the system's words.
     #[must_use]
     pub fn client_message(&self) -> String {
+        if self.kind == ErrorKind::TotalTimeout {
+            return format!("{}{}; ask for less, or send the request again", self.kind, self.detail);
+        }
         match self.kind.origin() {
             Origin::Client => format!("{}{}", self.kind, self.detail),
             Origin::Router => "the router cannot reach a worker; this is for its operator to fix".to_owned(),

@@ -12,6 +12,7 @@ use super::{
     body::ProxyBody,
     error::{ErrorKind, ProxyError},
     headers::{self, Form},
+    limits::Time,
     observe::Observer,
     pool::Pool,
 };
@@ -64,7 +65,15 @@ impl Pool {
             Some(Err(error)) => return Err(ProxyError::in_body(ErrorKind::Reset, base, &error)),
         };
         let form = Form::of(&head.headers);
-        Ok(Answer { head, first, upstream, form, worker: base.clone(), idle_timeout: self.idle_timeout })
+        Ok(Answer {
+            head,
+            first,
+            upstream,
+            form,
+            worker: base.clone(),
+            idle_timeout: self.idle_timeout,
+            time: None,
+        })
     }
 }
 
@@ -78,6 +87,8 @@ pub struct Answer {
     pub(super) form: Form,
     pub(super) worker: Uri,
     pub(super) idle_timeout: Option<std::time::Duration>,
+    /// Until when it has to be complete.
+    pub(super) time: Option<Time>,
 }
 
 impl Answer {
@@ -91,6 +102,12 @@ impl Answer {
     #[must_use]
     pub fn headers(&self) -> &HeaderMap {
         &self.head.headers
+    }
+
+    /// The same, to be cut when the time is over.
+    #[must_use]
+    pub(crate) fn within(self, time: Option<Time>) -> Self {
+        Self { time, ..self }
     }
 
     /// Turns the answer into the response for the client. `observer` hears of the body from now on, the first byte

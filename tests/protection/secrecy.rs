@@ -39,7 +39,9 @@ fn assert_silent(what: &str, answer: &Answer, known: &[String]) {
     for told in known.iter().map(String::as_str).chain(TELLING) {
         assert!(!lower.contains(told), "{what} tells {told}: {all}");
     }
-    // Beside what HTTP itself has, the request's name is the one header of ours.
+    // Beside what HTTP itself has, the request's name is a header of ours, and of an error whose it is.
+    let of_errors = ["x-kvroute-error-source", "x-kvroute-error-retry"];
+    let failed = answer.status.is_client_error() || answer.status.is_server_error();
     let ours = [
         "content-type",
         "content-length",
@@ -50,7 +52,8 @@ fn assert_silent(what: &str, answer: &Answer, known: &[String]) {
         "transfer-encoding",
     ];
     for name in answer.headers.keys() {
-        assert!(ours.contains(&name.as_str()) || name == "cache-control", "{what} has {name}: {all}");
+        let known = ours.contains(&name.as_str()) || (failed && of_errors.contains(&name.as_str()));
+        assert!(known || name == "cache-control", "{what} has {name}: {all}");
     }
 }
 

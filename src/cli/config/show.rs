@@ -185,6 +185,8 @@ fn values(
             upstream.first_byte_timeout.as_secs().to_string(),
             below.first_byte_timeout.is_some(),
         ),
+        ("idle-timeout", upstream.idle_timeout.as_secs().to_string(), below.idle_timeout.is_some()),
+        ("total-timeout", settings.total_timeout.as_secs().to_string(), below.total_timeout.is_some()),
         ("on-config-mismatch", settings.on_config_mismatch.to_string(), below.on_config_mismatch.is_some()),
         ("admission-check", settings.admission_check.name().to_owned(), below.admission_check.is_some()),
         ("retries", settings.retries.to_string(), below.retries.is_some()),

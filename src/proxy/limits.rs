@@ -1,0 +1,75 @@
+//! How long an answer may take: between two pieces of it, and altogether.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// The time that a request has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Time {
+    /// When it is over.
+    pub(crate) until: Instant,
+    /// How long it was.
+    pub(crate) limit: Duration,
+}
+
+/// The limit on a worker's silence.
+///
+/// It runs while we wait for the worker only: a client that reads slowly stops us from asking, which says nothing
+/// of the worker. The timer is moved only when it fires, so that a frame costs no more than a look at the clock.
+pub(super) struct Idle {
+    limit: Option<Duration>,
+    waiting_since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Idle {
+    pub(super) fn new(limit: Option<Duration>) -> Self {
+        Self { limit, waiting_since: None, timer: None }
+    }
+
+    /// Notes a frame.
+    pub(super) fn touch(&mut self) {
+        self.waiting_since = None;
+    }
+
+    /// To be called when there is no frame: ready, with the limit, once that has been so for as long.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
+        let Some(limit) = self.limit else { return Poll::Pending };
+        let deadline = *self.waiting_since.get_or_insert_with(Instant::now) + limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            if timer.deadline() >= deadline {
+                return Poll::Ready(limit);
+            }
+            timer.as_mut().reset(deadline);
+        }
+    }
+}
+
+/// The limit on all of an answer.
+///
+/// It is looked at whenever somebody asks for more: a client that reads nothing is cut as soon as it reads again.
+pub(super) struct Total {
+    limit: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Total {
+    pub(super) fn new(time: Option<Time>) -> Self {
+        let limit = time.map_or(Duration::ZERO, |time| time.limit);
+        Self { limit, timer: time.map(|time| Box::pin(sleep_until(time.until))) }
+    }
+
+    /// Ready, with the limit, once the time is over.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
+        let Some(timer) = &mut self.timer else { return Poll::Pending };
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(self.limit)
+    }
+}
