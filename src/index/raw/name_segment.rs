@@ -2,7 +2,8 @@
 //!
 //! A bucket is one cache line of nine entries, without their names: those lie with the blocks, and an entry that looks right is
 //! verified there. Sixteen bits of each hash are kept, so that hardly any looks right and is not. They are the bits that splits ask
-//! for, so that a split needs no name but those of entries that lie behind their home bucket.
+//! for, so that a split needs no name but those of entries that lie behind their home bucket. A bit that a split has asked for is
+//! the same in a whole segment and tells nothing apart any more, so now and then a split reads all names for later bits.
 
 use super::prefetch;
 
@@ -30,15 +31,22 @@ const DISPLACED: u16 = 1 << 15;
 const _: () = assert!(super::run::MAX_RUN <= DISPLACED as u32, "an offset leaves the highest bit free");
 /// Bits of a run's number; the rest of the word is the hash's.
 const RUN_BITS: u32 = 24;
-/// Of the leading bits of a hash, those before this one lie in its entry, from [`FIRST_BITS`] on: a byte with the run, and all
-/// of the tag but its last bit, which may be another so that the tag is not 0.
-const KEPT_END: u32 = FIRST_BITS + 15;
+/// Numbers of bits that hashes have in common at which a split reads names. The first time comes while the table is small and
+/// its names are in the cache; without it, a table of a million entries would tell them by half of their bits. Between two times
+/// lie at most eight splits: the tag, which is looked at first, stays whole.
+const READ_ANEW: [u32; 4] = [5, 13, 21, 29];
+
+/// The first bit of the hash, counted from its beginning, that the entries of a segment keep: a byte with the run, and a byte as
+/// the tag.
+#[derive(Clone, Copy)]
+struct Kept(u8);
 
 pub(super) struct Segment {
     buckets: Box<[Bucket; BUCKETS]>,
-    /// Leading bits that the hashes here have in common.
-    bits: u32,
     entries: u32,
+    /// Leading bits that the hashes here have in common.
+    bits: u8,
+    kept: Kept,
 }
 
 impl Segment {
@@ -47,12 +55,12 @@ impl Segment {
     pub(super) fn new(bits: u32) -> Self {
         // SAFETY: zeroes are empty buckets.
         let buckets = unsafe { Box::new_zeroed().assume_init() };
-        Self { buckets, bits, entries: 0 }
+        Self { buckets, entries: 0, bits: bits as u8, kept: Kept::with(bits) }
     }
 
     #[inline(always)]
     pub(super) fn bits(&self) -> u32 {
-        self.bits
+        u32::from(self.bits)
     }
 
     #[inline(always)]
@@ -63,13 +71,13 @@ impl Segment {
     /// The bucket and the way of the entry that `is_it` says is the one.
     #[inline(always)]
     fn spot(&self, hash: u64, is_it: impl Fn(u32, u32) -> bool) -> Option<(usize, usize)> {
-        let (tag, kept) = (tag(hash), kept(hash));
+        let (tag, beside_run) = (self.kept.tag(hash), self.kept.beside_run(hash));
         let mut at = home(hash);
         for _ in 0..BUCKETS {
             let bucket = &self.buckets[at];
             for way in ways(bucket.matching(tag)) {
                 let (run, offset) = bucket.place(way);
-                if bucket.kept(way) == kept && is_it(run, offset) {
+                if bucket.beside_run(way) == beside_run && is_it(run, offset) {
                     return Some((at, way));
                 }
             }
@@ -97,8 +105,9 @@ impl Segment {
     /// The block that probably has this hash, by what its home bucket says.
     #[inline(always)]
     pub(super) fn guess(&self, hash: u64) -> Option<(u32, u32)> {
-        let (bucket, kept) = (&self.buckets[home(hash)], kept(hash));
-        let way = ways(bucket.matching(tag(hash))).find(|&way| bucket.kept(way) == kept);
+        let (bucket, beside_run) = (&self.buckets[home(hash)], self.kept.beside_run(hash));
+        let way =
+            ways(bucket.matching(self.kept.tag(hash))).find(|&way| bucket.beside_run(way) == beside_run);
         way.map(|way| bucket.place(way))
     }
 
@@ -106,10 +115,10 @@ impl Segment {
     /// always so; whether it did.
     #[inline(always)]
     pub(super) fn put_at_home(&mut self, hash: u64, (run, offset): (u32, u32)) -> bool {
-        let bucket = &mut self.buckets[home(hash)];
+        let (kept, bucket) = (self.kept, &mut self.buckets[home(hash)]);
         let free = bucket.matching(0);
-        if bucket.matching(tag(hash)) == 0 && bucket.passed == 0 && free != 0 && self.entries < FULL {
-            bucket.set(free.trailing_zeros() as usize, hash, run, offset as u16);
+        if bucket.matching(kept.tag(hash)) == 0 && bucket.passed == 0 && free != 0 && self.entries < FULL {
+            bucket.set(free.trailing_zeros() as usize, kept, hash, run, offset as u16);
             self.entries += 1;
             return true;
         }
@@ -119,13 +128,13 @@ impl Segment {
     /// Puts an entry into the first free way from its home on.
     pub(super) fn put(&mut self, hash: u64, (run, offset): (u32, u32)) {
         self.entries += 1;
-        let mut at = home(hash);
+        let (kept, mut at) = (self.kept, home(hash));
         let mut displaced = 0;
         loop {
             let bucket = &mut self.buckets[at];
             let free = bucket.matching(0);
             if free != 0 {
-                bucket.set(free.trailing_zeros() as usize, hash, run, offset as u16 | displaced);
+                bucket.set(free.trailing_zeros() as usize, kept, hash, run, offset as u16 | displaced);
                 return;
             }
             bucket.passed = bucket.passed.saturating_add(1);
@@ -154,18 +163,22 @@ impl Segment {
     /// Moves the entries whose hash has a one after the bits that all have in common to a new segment, and takes those out
     /// whose home or half is not known without their names.
     pub(super) fn split(&mut self, unclear: &mut Vec<(u32, u32)>) -> Self {
-        let bits = self.bits;
+        let bits = self.bits();
         let mut upper = Self::new(bits + 1);
+        let shift = (!READ_ANEW.contains(&(bits + 1))).then(|| self.kept.shift(bits));
         for (from, to) in self.buckets.iter_mut().zip(upper.buckets.iter_mut()) {
             from.passed = 0;
-            for way in ways(if bits < KEPT_END { from.displaced() } else { from.taken() }) {
+            for way in ways(if shift.is_some() { from.displaced() } else { from.taken() }) {
                 unclear.push(from.place(way));
                 from.tags[way] = 0;
             }
-            // The others were in their home bucket, where there was room for all that come from there.
-            upper.entries += from.move_ones(to, bits);
+            if let Some(shift) = shift {
+                // They were in their home bucket, where there was room for all that come from there.
+                upper.entries += from.move_ones(to, shift);
+            }
         }
         self.bits += 1;
+        self.kept = upper.kept;
         self.entries -= upper.entries + unclear.len() as u32;
         upper
     }
@@ -211,15 +224,15 @@ impl Bucket {
     }
 
     #[inline(always)]
-    fn kept(&self, way: usize) -> u32 {
+    fn beside_run(&self, way: usize) -> u32 {
         self.runs[way] >> RUN_BITS
     }
 
     #[inline(always)]
-    fn set(&mut self, way: usize, hash: u64, run: u32, offset: u16) {
-        self.tags[way] = tag(hash);
+    fn set(&mut self, way: usize, kept: Kept, hash: u64, run: u32, offset: u16) {
+        self.tags[way] = kept.tag(hash);
         self.offsets[way] = offset;
-        self.runs[way] = kept(hash) << RUN_BITS | run;
+        self.runs[way] = kept.beside_run(hash) << RUN_BITS | run;
     }
 
     /// The ways that have an entry, as bits.
@@ -235,16 +248,13 @@ impl Bucket {
         (0..WAYS).fold(0, |bits, way| bits | marked(way)) & self.taken()
     }
 
-    /// Moves those entries to the front of an empty bucket whose hash has a one at `bit`, counted from its beginning; how
-    /// many.
+    /// Moves those entries to the front of an empty bucket of whose bits beside the run the one at `shift` is set; how many.
     #[inline(always)]
-    fn move_ones(&mut self, to: &mut Self, bit: u32) -> u32 {
-        let shift = KEPT_END - bit;
+    fn move_ones(&mut self, to: &mut Self, shift: u32) -> u32 {
         let mut free = 0;
         // Which half an entry goes to is a coin's toss: no jump depends on it. What stays is copied too and has no tag.
         for way in 0..WAYS {
-            let bits = self.kept(way) << 8 | u32::from(self.tags[way]);
-            let goes = (bits >> shift & 1) as u8 & u8::from(self.tags[way] != 0);
+            let goes = (self.beside_run(way) >> shift & 1) as u8 & u8::from(self.tags[way] != 0);
             let mask = 0_u8.wrapping_sub(goes);
             to.tags[free] = self.tags[way] & mask;
             to.offsets[free] = self.offsets[way];
@@ -261,16 +271,28 @@ fn home(hash: u64) -> usize {
     hash as usize % BUCKETS
 }
 
-/// The bits of the hash that lie with the run's number.
-#[inline(always)]
-fn kept(hash: u64) -> u32 {
-    (hash >> (56 - FIRST_BITS)) as u32 & 0xff
-}
+impl Kept {
+    /// What a segment's entries keep whose hashes have `bits` bits in common.
+    fn with(bits: u32) -> Self {
+        Self(READ_ANEW.into_iter().rfind(|&anew| anew <= bits).unwrap_or(FIRST_BITS) as u8)
+    }
 
-/// The eight bits of the hash after those.
-#[inline(always)]
-fn tag(hash: u64) -> u8 {
-    ((hash >> (48 - FIRST_BITS)) as u8).max(1)
+    /// The bits of the hash that lie with the run's number.
+    #[inline(always)]
+    fn beside_run(self, hash: u64) -> u32 {
+        (hash >> (56 - self.0)) as u32 & 0xff
+    }
+
+    /// The eight bits of the hash after those, the last one perhaps another, so that it is not 0.
+    #[inline(always)]
+    fn tag(self, hash: u64) -> u8 {
+        ((hash >> (48 - self.0)) as u8).max(1)
+    }
+
+    /// Where in the bits beside the run a leading bit of the hash lies, which is one of them: [`READ_ANEW`] sees to it.
+    fn shift(self, bit: u32) -> u32 {
+        u32::from(self.0) + 7 - bit
+    }
 }
 
 fn ways(mut bits: u32) -> impl Iterator<Item = usize> {
@@ -279,4 +301,36 @@ fn ways(mut bits: u32) -> impl Iterator<Item = usize> {
         bits &= bits.wrapping_sub(1);
         way
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_leads_every_entry_to_its_half_whatever_it_keeps() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        for bits in FIRST_BITS..30 {
+            let mut lower = Segment::new(bits);
+            let hashes: Vec<u64> = (0..FULL).map(|_| rng.u64(..) >> bits).collect();
+            let place = |at: usize| (at as u32, at as u32 % 7);
+            for (at, &hash) in hashes.iter().enumerate() {
+                lower.put(hash, place(at));
+            }
+            let mut unclear = Vec::new();
+            let mut upper = lower.split(&mut unclear);
+            assert_eq!(unclear.len() == hashes.len(), READ_ANEW.contains(&(bits + 1)), "at {bits} bits");
+            let half = |hash: u64| hash >> (63 - bits) & 1;
+            for &(at, offset) in &unclear {
+                let hash = hashes[at as usize];
+                [&mut lower, &mut upper][half(hash) as usize].put(hash, (at, offset));
+            }
+            assert_eq!(lower.entries() + upper.entries(), FULL);
+            for (at, &hash) in hashes.iter().enumerate() {
+                let is_it = |run, offset| (run, offset) == place(at);
+                let found = [&lower, &upper].map(|segment| segment.find(hash, is_it).is_some());
+                assert_eq!(found, [half(hash) == 0, half(hash) == 1], "entry {at} at {bits} bits");
+            }
+        }
+    }
 }
