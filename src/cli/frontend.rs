@@ -1,10 +1,12 @@
 //! `kvroute frontend`.
 
+use std::sync::Arc;
+
 use clap::Args;
 
 use super::{Outcome, assemble::assemble, router::router_config, shutdown};
 use crate::config::{
-    ConfigFile, FileArgs, FrontendArgs, WORKERS,
+    ConfigFile, FileArgs, FrontendArgs, RoutingFile, WORKERS,
     flags::{Frontend, RouterFlags},
 };
 
@@ -28,7 +30,11 @@ impl FrontendCommand {
         let file = self.file.config.as_deref().map(ConfigFile::read).transpose()?;
         let router = router_config(&self.router, file.as_ref().map(ConfigFile::router_section))?;
         let flags = router.of_the_frontend();
-        let plan = self.frontend.plan(router.config, &self.worker, file)?.with(flags)?;
+        let reread = file
+            .as_ref()
+            .map(|file| RoutingFile::new(file, &self.router, &self.frontend, &self.worker, &router.settings));
+        let mut plan = self.frontend.plan(router.config, &self.worker, file)?.with(flags)?;
+        plan.settings.routing = reread.map(|file| Arc::new(file) as _);
         let mut signals = shutdown::signals()?;
         let mut hangups = shutdown::hangups()?;
         let frontend = assemble(plan).await?;

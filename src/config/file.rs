@@ -48,6 +48,9 @@ pub struct ConfigFile {
     /// Where it was read, to name it as the source of what it says.
     #[serde(skip)]
     pub path: PathBuf,
+    /// All of it but `[router]`, as it stands.
+    #[serde(skip)]
+    pub beside_router: toml::Table,
     /// The flags of `kvroute frontend`, by their names with underscores.
     pub frontend: FrontendArgs,
     /// The router flags, by their names with underscores.
@@ -98,7 +101,11 @@ impl ConfigFile {
     /// # Errors
     /// See [`FileError`].
     pub fn read(path: &Path) -> Result<Self, FileError> {
-        Ok(Self { path: path.to_owned(), ..read_toml(path)? })
+        let text = read_text(path)?;
+        let file: Self = parse(path, &text)?;
+        let mut beside_router: toml::Table = parse(path, &text)?;
+        beside_router.remove("router");
+        Ok(Self { path: path.to_owned(), beside_router, ..file })
     }
 
     /// The router flags and where they are from.
@@ -110,8 +117,15 @@ impl ConfigFile {
 
 /// A file's text as what its keys make.
 pub(super) fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
-    let text = fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })?;
-    toml::from_str(&text).map_err(|error| FileError::Parse { path: path.to_owned(), error: Box::new(error) })
+    parse(path, &read_text(path)?)
+}
+
+fn read_text(path: &Path) -> Result<String, FileError> {
+    fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileError> {
+    toml::from_str(text).map_err(|error| FileError::Parse { path: path.to_owned(), error: Box::new(error) })
 }
 
 /// The example in the docs of a source file.

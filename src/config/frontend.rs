@@ -375,6 +375,7 @@ impl FrontendArgs {
                 device: self.hash_device.or(below.hash_device).unwrap_or_default(),
                 ..default.accelerator
             },
+            routing: default.routing,
         })
     }
 }

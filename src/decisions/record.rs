@@ -49,6 +49,8 @@ pub struct Decision {
     pub at_ms: u64,
     /// The fleet's generation then: it goes up with every change of the fleet or of its configuration.
     pub generation: u64,
+    /// The number of the frontend's routing configuration then.
+    pub config_generation: u64,
     /// The configuration in force.
     pub rule: Arc<Rule>,
     /// What the request asked.

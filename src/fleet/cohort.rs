@@ -58,6 +58,28 @@ impl Cohort {
         }
     }
 
+    /// The cohort that `card`, which is of one of its members, makes under another configuration of the frontend, with the same
+    /// index and loads; itself where nothing changes for it.
+    pub(super) fn under(self: &Arc<Self>, card: &Card, facts: Value, frontend: &RouterConfig) -> Arc<Self> {
+        let config = card.effective_config(frontend);
+        let fingerprint = Fingerprint::of(&facts);
+        // Not all of a configuration is in the fingerprint: what no card can say is the same for all.
+        if fingerprint == self.fingerprint && config == *self.config {
+            return Arc::clone(self);
+        }
+        Arc::new(Self {
+            fingerprint,
+            facts,
+            block_size: self.block_size,
+            eagle: self.eagle,
+            max_model_len: self.max_model_len,
+            selector: Arc::new(self.selector.under(config.mode, config.tuning)),
+            config: Arc::new(config),
+            index: self.index.clone(),
+            index_key: self.index_key.clone(),
+        })
+    }
+
     /// The fields in which the cards of two cohorts differ in effect, with their paths, as in
     /// `router_config.kv_router_config.overlap_score_credit`; sorted.
     #[must_use]

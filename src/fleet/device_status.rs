@@ -106,7 +106,7 @@ impl Fleet {
             let Some(devices) = report.rank(position) else { continue };
             let requests = member.cohort.selector.loads().get(member.slot).requests;
             // Relaxed: a statistic, of which a moment's delay is nothing.
-            let sent = member.chosen.load(Ordering::Relaxed);
+            let sent = member.tally.chosen.load(Ordering::Relaxed);
             if let Some(change) = member.devices.report(devices.clone(), sampled_ms, requests, sent) {
                 change.say(member, member.fenced(self.now_ms()));
             }

@@ -67,7 +67,7 @@ impl Ranks<'_> {
         };
         let (key, tuning, room) = (&cohort.index_key, &cohort.config.tuning, info.spec.total_kv_blocks);
         let Some(events) = of_rank(&checked.events)?.filter(|_| tuning.use_kv_events) else {
-            let limits = guesses(cohort, checked).then(|| approximate(tuning, room));
+            let limits = guesses(cohort, checked.card.set.worker_type).then(|| approximate(tuning, room));
             let expected = limits.and_then(|limits| self.streams.expect(key, slot, slot, limits));
             let expected = expected.map(|kept_by| Expected { slot, kept_by });
             let state = if expected.is_some() { StreamState::Approximate } else { StreamState::Absent };
@@ -100,6 +100,26 @@ impl Ranks<'_> {
         Ok(Arc::new(RankMember::new((slot, rank), info, cohort, status, expected)))
     }
 
+    /// Begins to guess what a rank without events has cached, where its configuration asks for that by now, and drops what was
+    /// guessed where it does not any more: nobody is told what it is sent from then on.
+    pub(super) fn guess_as_told(&mut self, kind: WorkerType, member: &mut Arc<RankMember>) {
+        let (cohort, guessed) = (&member.cohort, member.status.state() == StreamState::Approximate);
+        match (guesses(cohort, kind), &member.expected) {
+            (false, Some(expected)) if guessed => expected.kept_by.doubt(),
+            (true, None) if member.status.state() == StreamState::Absent => {
+                let limits = approximate(&cohort.config.tuning, member.worker.spec.total_kv_blocks);
+                let slot = member.slot;
+                let Some(kept_by) = self.streams.expect(&cohort.index_key, slot, slot, limits) else {
+                    return;
+                };
+                let expected = Some(Arc::new(Expected { slot, kept_by }));
+                member.status.set_state(StreamState::Approximate);
+                *member = Arc::new(member.within(cohort, expected));
+            }
+            _ => {}
+        }
+    }
+
     /// Takes back what a rank had.
     pub(super) fn close(&mut self, member: &RankMember) {
         let key = &member.cohort.index_key;
@@ -113,9 +133,9 @@ impl Ranks<'_> {
 
 /// Whether it is guessed what a rank without events has cached: where that may count. A prefill set may be routed by the
 /// configuration of a decode set that is not there yet.
-fn guesses(cohort: &Cohort, checked: &CheckedSpec) -> bool {
+fn guesses(cohort: &Cohort, kind: WorkerType) -> bool {
     let counts = cohort.config.tuning.overlap_score_credit > 0.0;
-    counts && (cohort.config.mode == Mode::Kv || checked.card.set.worker_type == WorkerType::Prefill)
+    counts && (cohort.config.mode == Mode::Kv || kind == WorkerType::Prefill)
 }
 
 /// What a rank without events is expected to hold.

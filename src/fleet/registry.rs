@@ -18,6 +18,7 @@ use super::{
     disagg::Pools,
     failures::Failures,
     fingerprint::Fingerprint,
+    frontend_routing::FrontendRouting,
     lease::Leases,
     mismatch::OnConfigMismatch,
     namespaces::{Namespaces, Strangers},
@@ -53,7 +54,9 @@ impl Worker {
 }
 
 #[derive(Default)]
-struct Registry {
+pub(super) struct Registry {
+    /// What its sets inherit.
+    pub(super) frontend: Arc<FrontendRouting>,
     slots: SlotAllocator,
     next_id: u64,
     /// When the last worker came, on [`Registry::arrival_ms`]'s clock.
@@ -62,7 +65,7 @@ struct Registry {
     workers: AHashMap<WorkerId, Worker>,
     indexes: AHashMap<IndexKey, PrefixIndex>,
     /// Few, and in order of founding, so that views and listings are stable.
-    sets: Vec<WorkerSet>,
+    pub(super) sets: Vec<WorkerSet>,
     pools: Pools,
 }
 
@@ -72,15 +75,14 @@ struct Registry {
 /// where blocking is allowed. Everything else, requests above all, takes the view and waits for none of it.
 pub struct Fleet {
     /// Held for as long as a change takes, streams included, so that their calls keep the order of the changes.
-    registry: Mutex<Registry>,
+    pub(super) registry: Mutex<Registry>,
     leases: Leases,
     unreadable: Unreadable,
     view: ArcSwap<FleetView>,
     /// The generation of the view, sent after the view is there.
     changes: watch::Sender<u64>,
     streams: Box<dyn Streams>,
-    frontend_config: RouterConfig,
-    on_config_mismatch: OnConfigMismatch,
+    pub(super) on_config_mismatch: OnConfigMismatch,
     namespaces: Namespaces,
     strangers: Strangers,
     pub(super) withhold_unchecked: bool,
@@ -99,14 +101,15 @@ impl Fleet {
     /// members disagree.
     #[must_use]
     pub fn new(frontend_config: RouterConfig, streams: Box<dyn Streams>) -> Self {
+        let frontend = Arc::new(FrontendRouting::first(frontend_config));
+        let view = FleetView { frontend: Arc::clone(&frontend), ..FleetView::default() };
         Self {
-            registry: Mutex::new(Registry { next_id: 1, ..Registry::default() }),
+            registry: Mutex::new(Registry { frontend, next_id: 1, ..Registry::default() }),
             leases: Leases::default(),
             unreadable: Unreadable::default(),
-            view: ArcSwap::from_pointee(FleetView::default()),
+            view: ArcSwap::from_pointee(view),
             changes: watch::Sender::new(0),
             streams,
-            frontend_config,
             on_config_mismatch: OnConfigMismatch::default(),
             namespaces: Namespaces::default(),
             strangers: Strangers::default(),
@@ -146,12 +149,6 @@ impl Fleet {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
-    }
-
-    /// The configuration that sets inherit.
-    #[must_use]
-    pub const fn frontend_config(&self) -> &RouterConfig {
-        &self.frontend_config
     }
 
     /// The clock that its loads are told the time of.
@@ -308,8 +305,8 @@ impl Fleet {
         registry: &mut Registry,
         checked: &CheckedSpec,
     ) -> Result<Arc<Cohort>, RegistrationError> {
-        let card = &checked.card;
-        let facts = card.routing_facts(&self.frontend_config);
+        let (card, frontend) = (&checked.card, Arc::clone(&registry.frontend));
+        let facts = card.routing_facts(&frontend.config);
         let set = registry.sets.iter().find(|set| set.key == card.set);
         if let Some(known) = set.and_then(|set| set.cohort(Fingerprint::of(&facts))) {
             return Ok(Arc::clone(known));
@@ -319,7 +316,7 @@ impl Fleet {
             return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
         }
         let index = self.index_for(registry, &IndexKey::of(card));
-        Ok(Arc::new(Cohort::of(card, facts, checked.block_size, &self.frontend_config, index, loads)))
+        Ok(Arc::new(Cohort::of(card, facts, checked.block_size, &frontend.config, index, loads)))
     }
 
     /// The index of a key. Indexes stay when their sets are gone, since a set often comes back; but each has a
@@ -361,7 +358,7 @@ impl Fleet {
         Ok(members)
     }
 
-    fn ranks<'a>(&'a self, registry: &'a mut Registry) -> Ranks<'a> {
+    pub(super) fn ranks<'a>(&'a self, registry: &'a mut Registry) -> Ranks<'a> {
         Ranks { streams: &*self.streams, slots: &mut registry.slots }
     }
 
@@ -386,15 +383,16 @@ impl Fleet {
 
     /// One store for all that changed: a set whose last admitted member left has the next cohort admitted in the
     /// view in which it is gone.
-    fn publish(&self, registry: &mut Registry) {
+    pub(super) fn publish(&self, registry: &mut Registry) {
         registry.generation += 1;
         // A set without members is gone: the next worker of its key founds it anew.
         registry.sets.retain(|set| !set.members.is_empty());
-        let views = registry.sets.iter_mut().filter_map(|set| set.publish(self.on_config_mismatch));
+        let frontend = &registry.frontend;
+        let views = registry.sets.iter_mut().filter_map(|set| set.publish(self.on_config_mismatch, frontend));
         let mut sets: Vec<_> = views.collect();
         registry.pools.pair(&mut sets, &self.unreadable);
         let sets = sets.into_iter().map(Arc::new).collect();
-        self.view.store(Arc::new(FleetView::of(registry.generation, sets)));
+        self.view.store(Arc::new(FleetView::of(registry.generation, &registry.frontend, sets)));
         self.changes.send_replace(registry.generation);
     }
 }

@@ -15,6 +15,7 @@ use super::{
     disagg::PrefillPool,
     fence::Fence,
     fingerprint::Fingerprint,
+    frontend_routing::FrontendRouting,
     prediction::Predictions,
     rank::Expected,
     router_config::RouterConfig,
@@ -47,12 +48,20 @@ pub struct RankMember {
     /// Its event stream.
     pub status: Arc<StreamStatus>,
     /// Who expects what is sent there to be cached there, if anybody does.
-    pub expected: Option<Expected>,
-    /// How its devices are doing, as far as anybody tells.
-    pub devices: DeviceStatus,
+    pub expected: Option<Arc<Expected>>,
+    /// How its devices are doing, as far as anybody tells. This and what follows is shared with what the rank is in views under
+    /// another configuration.
+    pub devices: Arc<DeviceStatus>,
     /// How far off what was predicted of its cache has been.
-    pub predictions: Predictions,
-    /// Requests sent there. This and the next two are statistics: every access is Relaxed.
+    pub predictions: Arc<Predictions>,
+    /// What it was sent, and what its answers said.
+    pub tally: Arc<RankTally>,
+}
+
+/// Counts of one rank. Statistics: every access is Relaxed.
+#[derive(Debug, Default)]
+pub struct RankTally {
+    /// Requests sent there.
     pub chosen: AtomicU64,
     /// Prompt tokens of its answers that also said how many of them were cached.
     pub prompt_tokens: AtomicU64,
@@ -70,9 +79,6 @@ impl RankMember {
     ) -> Self {
         let (worker, cohort) = (Arc::clone(worker), Arc::clone(cohort));
         let class = worker.spec.device.class();
-        let (chosen, prompt_tokens, cached_tokens) =
-            (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let (devices, predictions) = (DeviceStatus::default(), Predictions::default());
         Self {
             slot,
             worker,
@@ -80,12 +86,26 @@ impl RankMember {
             rank,
             class,
             status,
+            expected: expected.map(Arc::new),
+            devices: Arc::default(),
+            predictions: Arc::default(),
+            tally: Arc::default(),
+        }
+    }
+
+    /// The same rank where it agrees with others, and somebody else expects what it caches.
+    pub(super) fn within(&self, cohort: &Arc<Cohort>, expected: Option<Arc<Expected>>) -> Self {
+        Self {
+            slot: self.slot,
+            worker: Arc::clone(&self.worker),
+            cohort: Arc::clone(cohort),
+            rank: self.rank,
+            class: self.class,
+            status: Arc::clone(&self.status),
             expected,
-            devices,
-            predictions,
-            chosen,
-            prompt_tokens,
-            cached_tokens,
+            devices: Arc::clone(&self.devices),
+            predictions: Arc::clone(&self.predictions),
+            tally: Arc::clone(&self.tally),
         }
     }
 
@@ -158,6 +178,8 @@ pub struct SetView {
     pub config: Arc<RouterConfig>,
     /// Where it came from.
     pub source: ConfigSource,
+    /// What the frontend said when that was made of it.
+    pub frontend: Arc<FrontendRouting>,
     /// Decides and keeps the set's loads; the same over all views of the set under one configuration.
     pub selector: Arc<Selector>,
     /// Where its sessions went; the same over all views of the set.
@@ -333,6 +355,8 @@ pub struct ModelRoute {
 pub struct FleetView {
     /// Goes up with every change.
     pub generation: u64,
+    /// What the frontend says, where sets do not.
+    pub frontend: Arc<FrontendRouting>,
     /// Every worker set that has members.
     pub sets: Vec<Arc<SetView>>,
     pub(super) routes: AHashMap<String, ModelRoute>,
@@ -378,7 +402,7 @@ impl FleetView {
 
     /// The view of `sets`. Prefill sets are in it, but no name stands for one: they serve decode sets. A name is either
     /// a model or an adapter: the registry takes nobody in who would make it both.
-    pub(super) fn of(generation: u64, sets: Vec<Arc<SetView>>) -> Self {
+    pub(super) fn of(generation: u64, frontend: &Arc<FrontendRouting>, sets: Vec<Arc<SetView>>) -> Self {
         let mut routes: AHashMap<String, ModelRoute> = AHashMap::new();
         for (position, set) in sets.iter().enumerate() {
             if set.key.worker_type == WorkerType::Prefill {
@@ -391,6 +415,6 @@ impl FleetView {
                 route.lora = Some(adapter);
             }
         }
-        Self { generation, sets, routes }
+        Self { generation, frontend: Arc::clone(frontend), sets, routes }
     }
 }

@@ -10,8 +10,10 @@ use super::{
     cohort::{Cohort, Standing, differing_fields},
     disagg::PrefillPool,
     fingerprint::Fingerprint,
+    frontend_routing::FrontendRouting,
     mismatch::OnConfigMismatch,
     model_type::ModelType,
+    router_config::RouterConfig,
     view::{RankMember, SetView},
 };
 use crate::{load::Loads, slot::WorkerId};
@@ -148,8 +150,60 @@ impl WorkerSet {
         }
     }
 
+    /// The same set as it is under another configuration of the frontend. Its workers agree or disagree anew: one that advertises what
+    /// the frontend had and one that advertises nothing part, and others may meet.
+    pub(super) fn reconfigured(&self, frontend: &RouterConfig) -> Self {
+        let mut cohorts: Vec<Standing> = Vec::new();
+        let regrouped = self.members.iter().map(|member| {
+            let (card, since) = (member.worker.spec.card(), member.worker.registered_ms);
+            let facts = card.routing_facts(frontend);
+            let fingerprint = Fingerprint::of(&facts);
+            let known = cohorts.iter_mut().find(|known| known.cohort.fingerprint == fingerprint);
+            if let Some(known) = known {
+                known.registered_ms = known.registered_ms.min(since);
+                return regroup(member, &known.cohort);
+            }
+            let cohort = member.cohort.under(&card, facts, frontend);
+            let member = regroup(member, &cohort);
+            cohorts.push(Standing { cohort, registered_ms: since });
+            member
+        });
+        let members: Vec<_> = regrouped.collect();
+        // A cohort that stays together keeps its place, whoever of it has left.
+        for before in &self.cohorts {
+            let moved = self.members.iter().zip(&members);
+            let moved = moved.filter(|(old, _)| Arc::ptr_eq(&old.cohort, &before.cohort));
+            let mut to: Vec<_> = moved.map(|(_, new)| new.cohort.fingerprint).collect();
+            to.dedup();
+            if let [to] = to[..]
+                && let Some(after) = cohorts.iter_mut().find(|after| after.cohort.fingerprint == to)
+            {
+                after.registered_ms = after.registered_ms.min(before.registered_ms);
+            }
+        }
+        Self {
+            key: self.key.clone(),
+            loads: Arc::clone(&self.loads),
+            sessions: Arc::clone(&self.sessions),
+            cohorts,
+            members,
+            draining: self.draining.clone(),
+            admitted: self.admitted,
+            reported: self.reported.clone(),
+        }
+    }
+
+    /// Whether it takes no requests because its members disagree.
+    pub(super) fn stops(&self, policy: OnConfigMismatch) -> bool {
+        policy == OnConfigMismatch::Stop && self.contenders().len() > 1
+    }
+
     /// The set as requests see it, having logged what changed since the last view; `None` without members.
-    pub(super) fn publish(&mut self, policy: OnConfigMismatch) -> Option<SetView> {
+    pub(super) fn publish(
+        &mut self,
+        policy: OnConfigMismatch,
+        frontend: &Arc<FrontendRouting>,
+    ) -> Option<SetView> {
         let contenders = self.contenders();
         let leading = Arc::clone(&contenders.first()?.cohort);
         let admitted = match policy {
@@ -167,6 +221,7 @@ impl WorkerSet {
             max_model_len: leading.max_model_len,
             config: Arc::clone(&leading.config),
             source,
+            frontend: Arc::clone(frontend),
             selector: Arc::clone(&leading.selector),
             sessions: Arc::clone(&self.sessions),
             index: leading.index.clone(),
@@ -242,4 +297,12 @@ impl WorkerSet {
         let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
         format!("{} has workers {}", standing.cohort.fingerprint, ids.join(", "))
     }
+}
+
+/// A member where it agrees with others: itself, if it was there already.
+fn regroup(member: &Arc<RankMember>, cohort: &Arc<Cohort>) -> Arc<RankMember> {
+    if Arc::ptr_eq(&member.cohort, cohort) {
+        return Arc::clone(member);
+    }
+    Arc::new(member.within(cohort, member.expected.clone()))
 }

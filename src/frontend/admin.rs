@@ -24,7 +24,7 @@ use super::{
     overlaps::{self, Question},
     parity,
     recall::recall,
-    route,
+    route, routing_reload,
 };
 use crate::{
     fleet::{
@@ -52,6 +52,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/v1/workers/{id}/drain", post(drain))
         .route("/v1/workers/{id}/fence", post(fence))
         .route("/v1/worker-sets", get(list_sets))
+        .route("/v1/config/reload", post(reload_config))
         .route(index_snapshot::PATH, get(index_snapshot::serve))
         .route("/busy_threshold", get(list_thresholds).post(set_threshold))
         .fallback(unknown)
@@ -80,7 +81,8 @@ async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next
 async fn unknown(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
         "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, POST \
-         /v1/route/overlaps, GET /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets, GET /v1/index/snapshot and /busy_threshold",
+         /v1/route/overlaps, GET /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets, POST /v1/config/reload, GET \
+         /v1/index/snapshot and /busy_threshold",
         uri.path()
     ))
 }
@@ -97,6 +99,10 @@ async fn list_thresholds(State(app): State<Arc<App>>) -> Json<Value> {
 async fn set_threshold(State(app): State<Arc<App>>, request: Request) -> Result<Json<Value>, ApiError> {
     let (_, body) = read(&app, request).await?;
     busy_threshold::set(&app, &body)
+}
+
+async fn reload_config(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
+    routing_reload::answer(&app).await.map(Json)
 }
 
 async fn health() -> Json<Value> {
@@ -388,7 +394,11 @@ fn health_object(member: &RankMember, now_ms: u64) -> Value {
 async fn list_sets(State(app): State<Arc<App>>) -> Json<Value> {
     let view = app.fleet.view();
     let sets: Vec<_> = view.sets.iter().map(|set| set_object(&app, set)).collect();
-    Json(json!({ "generation": view.generation, "worker_sets": sets }))
+    Json(json!({
+        "generation": view.generation,
+        "config_generation": view.frontend.generation,
+        "worker_sets": sets,
+    }))
 }
 
 /// One worker set: what its effective configuration is and where it came from, or why it has none.

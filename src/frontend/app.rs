@@ -14,8 +14,8 @@ use tracing::warn;
 
 use super::{
     access_log::AccessLog, connections::Connections, counters::Counters, decision_log::Recorder, gate::Gate,
-    prompts::Prompts, queue::Queues, reload::Files, retry::Retries, settings::FrontendSettings,
-    tokenising::Tokenising,
+    prompts::Prompts, queue::Queues, reload::Files, retry::Retries, routing_reload::RoutingReload,
+    settings::FrontendSettings, tokenising::Tokenising,
 };
 use crate::{accel::Accelerator, fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
@@ -37,6 +37,7 @@ pub struct App {
     pub(super) admin_connections: Arc<Connections>,
     /// What is read again when it changes; known when the frontend starts.
     pub(super) files: Arc<Files>,
+    pub(super) routing: RoutingReload,
     pub(super) streams: FleetStreams,
     pub(super) queues: Queues,
     /// Hashes prompts that come in bulk.
@@ -63,6 +64,7 @@ impl App {
         let accelerator = Accelerator::new(settings.accelerator.clone());
         let tokenising = Tokenising::new(&settings.tokenizer);
         let retries = Retries::new(settings.retry_budget, fleet.clock().now());
+        let routing = RoutingReload::of(settings.routing.as_ref());
         Self {
             settings,
             fleet,
@@ -77,6 +79,7 @@ impl App {
             public_connections: Arc::default(),
             admin_connections: Arc::default(),
             files: Arc::default(),
+            routing,
             streams,
             queues: Queues::default(),
             accelerator,

@@ -278,7 +278,7 @@ impl Placing<'_> {
             counters.prefix(&choice, hashes.len());
         }
         let member = chosen.ok_or(Refusal::NoWorkers)?;
-        member.chosen.fetch_add(1, Relaxed);
+        member.tally.chosen.fetch_add(1, Relaxed);
         if let Some(expected) = member.expected.as_ref().filter(|_| set.config.mode == Mode::Kv) {
             expected.kept_by.sent(hashes, sequence);
         }

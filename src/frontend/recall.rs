@@ -45,6 +45,7 @@ fn decision_object(view: &FleetView, kept: &Kept) -> Value {
         phase: question.phase,
         config: &kept.config,
         config_from: kept.config_from,
+        config_generation: decision.config_generation,
         prompt_tokens: question.isl_tokens,
         prompt_complete: kept.tokens_complete,
         tokens_from: kept.tokens_from,

@@ -1,27 +1,23 @@
 //! Files that are read again when they change: keys and certificates.
 //!
-//! Files are looked at once a second, and read again once two looks in a row saw the same change: whoever replaces a
-//! certificate and its key does so one after the other. What cannot be used changes nothing but a gauge, and is said once.
+//! What cannot be used changes nothing but a gauge, and is said once.
 
 use std::{
-    fmt, fs,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
+    fmt,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
-use parking_lot::Mutex;
 use tracing::{error, info};
 
-use super::settings::FrontendSettings;
+use super::{
+    file_changes::{FileChanges, LOOK},
+    settings::FrontendSettings,
+};
 use crate::{metrics::Page, tls::Identity};
-
-/// How often files are looked at.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What is in a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,31 +49,12 @@ pub(super) struct Files(Vec<Watched>);
 /// Files that are read together.
 struct Watched {
     kind: Kind,
-    paths: Vec<PathBuf>,
+    changes: FileChanges,
     reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
-    seen: Mutex<Seen>,
     /// Relaxed: statistics.
     reloaded: AtomicU64,
     failed: AtomicU64,
     failing: AtomicBool,
-}
-
-/// How files stood.
-struct Seen {
-    /// When they were last read.
-    read: Stamps,
-    /// When they were last looked at.
-    last: Stamps,
-}
-
-type Stamps = Vec<Option<Stamp>>;
-
-/// What changes with a file: what lies there, when it was written, and how long it is.
-type Stamp = (u64, u64, i64, i64, u64);
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    let of = fs::metadata(path).ok()?;
-    Some((of.dev(), of.ino(), of.mtime(), of.mtime_nsec(), of.size()))
 }
 
 impl Files {
@@ -106,12 +83,10 @@ impl Files {
         paths: Vec<PathBuf>,
         reload: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) {
-        let now: Stamps = paths.iter().map(|path| stamp(path)).collect();
         let watched = Watched {
             kind,
-            paths,
+            changes: FileChanges::since_now(paths),
             reload: Box::new(reload),
-            seen: Mutex::new(Seen { read: now.clone(), last: now }),
             reloaded: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             failing: AtomicBool::new(false),
@@ -136,24 +111,14 @@ impl Files {
 
     /// Reads again what has changed, and has not changed further since the last look.
     fn look(&self) {
-        for watched in &self.0 {
-            let now = watched.stamps();
-            let settled = {
-                let mut seen = watched.seen.lock();
-                let settled = now != seen.read && now == seen.last;
-                seen.last.clone_from(&now);
-                settled
-            };
-            if settled {
-                watched.read(now);
-            }
-        }
+        self.0.iter().filter(|watched| watched.changes.have_settled()).for_each(Watched::read);
     }
 
     /// Reads all files again, changed or not.
     pub(super) fn reload(&self) {
         for watched in &self.0 {
-            watched.read(watched.stamps());
+            watched.changes.note_reading();
+            watched.read();
         }
     }
 
@@ -183,13 +148,7 @@ impl Files {
 }
 
 impl Watched {
-    fn stamps(&self) -> Stamps {
-        self.paths.iter().map(|path| stamp(path)).collect()
-    }
-
-    /// Reads the files, which stood so before.
-    fn read(&self, before: Stamps) {
-        self.seen.lock().read = before;
+    fn read(&self) {
         let problem = (self.reload)().err();
         if problem.is_none() {
             self.reloaded.fetch_add(1, Relaxed);
@@ -210,6 +169,8 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use tempfile::tempdir;
 
     use super::*;

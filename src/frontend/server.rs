@@ -20,6 +20,7 @@ use super::{
     listener::Server,
     parity, public,
     reload::Files,
+    routing_reload,
 };
 use crate::tls::{self, Identity, TlsFileError};
 
@@ -68,7 +69,7 @@ pub struct Frontend {
     app: Arc<App>,
     public_server: Server,
     admin_server: Server,
-    tasks: [AbortHandle; 3],
+    tasks: [AbortHandle; 4],
 }
 
 /// How often leases are looked at; the shortest lease that can be asked for is a second.
@@ -103,14 +104,17 @@ impl Frontend {
             tokio::spawn(sweep_leases(Arc::clone(&app))).abort_handle(),
             tokio::spawn(parity::check_admissions(Arc::clone(&app))).abort_handle(),
             tokio::spawn(Arc::clone(&app.files).watch()).abort_handle(),
+            tokio::spawn(routing_reload::watch(Arc::clone(&app))).abort_handle(),
         ];
         Ok(Self { public: public_addr, admin: admin_addr, app, public_server, admin_server, tasks })
     }
 
-    /// Reads files of keys and certificates again, changed or not. They are looked at once a second anyway.
+    /// Reads files of keys and certificates and the routing configuration again, changed or not. They are looked at once a
+    /// second anyway.
     pub async fn reload(&self) {
         let files = Arc::clone(&self.app.files);
         let _ = tokio::task::spawn_blocking(move || files.reload()).await;
+        routing_reload::reload(&self.app).await;
     }
 
     /// Where clients connect.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::{
     access_log::AccessLogTarget, admin_token::AdminToken, api_keys::ApiKeys,
     decision_log::DecisionLogSettings, index_snapshot::SnapshotSource, retry::RetryBudget,
-    tokenising::TokenizerSettings,
+    routing_reload::RoutingSource, tokenising::TokenizerSettings,
 };
 use crate::{
     accel::AcceleratorSettings,
@@ -97,6 +97,8 @@ pub struct FrontendSettings {
     pub upstream: PoolSettings,
     /// What hashes prompts that come in bulk.
     pub accelerator: AcceleratorSettings,
+    /// Where the routing configuration is read again while the frontend serves. Default: nowhere.
+    pub routing: Option<Arc<dyn RoutingSource>>,
 }
 
 impl Default for FrontendSettings {
@@ -135,6 +137,7 @@ impl Default for FrontendSettings {
             tokenizer: TokenizerSettings::default(),
             upstream: PoolSettings::default(),
             accelerator: AcceleratorSettings::default(),
+            routing: None,
         }
     }
 }

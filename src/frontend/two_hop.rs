@@ -74,7 +74,7 @@ impl App {
         }
         let model = &set.key.model;
         let problem = match &set.prefill {
-            PrefillPool::None if self.settings.enforce_disagg => {
+            PrefillPool::None if set.frontend.enforce_disagg => {
                 return Err(ApiError::unavailable(format!(
                     "no prefill worker of '{model}' is known, and --enforce-disagg is set; send the request again later"
                 )));

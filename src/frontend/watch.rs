@@ -238,8 +238,8 @@ pub(super) fn note_usage(counters: &Counters, member: &RankMember, predicted: Op
     counters.reported.fetch_add(1, Relaxed);
     counters.reported_prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
     counters.reported_cached_tokens.fetch_add(cached, Relaxed);
-    member.cached_tokens.fetch_add(cached, Relaxed);
-    member.prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
+    member.tally.cached_tokens.fetch_add(cached, Relaxed);
+    member.tally.prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
     if let Some(predicted) = predicted {
         member.predictions.observe(predicted, member.cohort.block_size, usage.prompt_tokens, cached);
     }

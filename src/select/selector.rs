@@ -55,6 +55,13 @@ impl Selector {
         Self { mode, tuning, loads, turn: AtomicU64::new(0) }
     }
 
+    /// A selector of another configuration that goes on where this one is: with its loads, and its turn.
+    #[must_use]
+    pub fn under(&self, mode: Mode, tuning: Tuning) -> Self {
+        let turn = AtomicU64::new(self.turn.load(Relaxed));
+        Self { mode, tuning, loads: Arc::clone(&self.loads), turn }
+    }
+
     /// The rule.
     #[must_use]
     pub const fn mode(&self) -> Mode {

@@ -46,6 +46,7 @@ fn decision(tuning: Tuning, busy: u64) -> Decision {
         request: "r".to_owned(),
         at_ms: 0,
         generation: 1,
+        config_generation: 1,
         rule: Arc::new(rule),
         question: Question::of(&demand),
         turn: 0,

@@ -130,6 +130,11 @@ impl Process {
         }
     }
 
+    /// Its number, as the system has it.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal, by its name without SIG.
     pub(crate) fn signal(&self, name: &str) {
         send_signal(self.child.id(), name);

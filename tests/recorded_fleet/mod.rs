@@ -263,6 +263,7 @@ impl Fleet {
             request: format!("request-{number}"),
             at_ms: 1_790_000_000_000 + number,
             generation: *generation,
+            config_generation: *generation / 7,
             rule: Arc::clone(&set.rule),
             question: Question::of(&demand),
             turn: scratch.turn(),

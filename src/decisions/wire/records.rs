@@ -117,12 +117,25 @@ impl Wire for Verdict {
 impl Decision {
     /// Writes all of it but its rule, which stands in a record of its own.
     pub(in crate::decisions) fn put_under_rule(&self, out: &mut Vec<u8>) {
-        let Self { number, request, at_ms, generation, rule: _, question, turn, now, seed, rows, verdict } =
-            self;
+        let Self {
+            number,
+            request,
+            at_ms,
+            generation,
+            config_generation,
+            rule: _,
+            question,
+            turn,
+            now,
+            seed,
+            rows,
+            verdict,
+        } = self;
         number.put(out);
         request.put(out);
         at_ms.put(out);
         generation.put(out);
+        config_generation.put(out);
         question.put(out);
         turn.put(out);
         now.put(out);
@@ -142,6 +155,7 @@ impl Decision {
             request: Wire::get(from)?,
             at_ms: Wire::get(from)?,
             generation: Wire::get(from)?,
+            config_generation: Wire::get(from)?,
             rule,
             question: Wire::get(from)?,
             turn: Wire::get(from)?,

@@ -131,6 +131,7 @@ pub(super) mod tests {
             request: request.to_owned(),
             at_ms: 1000 + number,
             generation: 1,
+            config_generation: 1,
             rule: Arc::new(rule),
             question: Question::of(&Demand::new(100, block_size, &[])),
             turn: 0,

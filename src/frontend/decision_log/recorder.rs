@@ -159,6 +159,7 @@ impl Log {
             request: name.to_owned(),
             at_ms: unix_ms(),
             generation: moment.generation,
+            config_generation: set.frontend.generation,
             rule: self.rule(set),
             question: Question::of(moment.demand),
             turn: scratch.turn(),

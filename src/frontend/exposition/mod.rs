@@ -61,5 +61,6 @@ fn doors(app: &App, page: &mut Page<'_>) -> fmt::Result {
     let listeners = [("public", &*app.public_connections), ("admin", &*app.admin_connections)];
     connections::write(&listeners, page)?;
     app.files.write(page)?;
+    app.routing.write(&app.fleet, page)?;
     app.access_log.write(page)
 }

@@ -91,12 +91,12 @@ impl<'a> Ranks<'a> {
             "For how long it gets no requests because it failed some",
             |_, m| m.worker.inhibited_ms(now) as f64 / 1000.0,
         )?;
-        self.counter(page, "worker_chosen", "Requests sent there", |m| m.chosen.load(Relaxed))?;
+        self.counter(page, "worker_chosen", "Requests sent there", |m| m.tally.chosen.load(Relaxed))?;
         self.counter(page, "worker_prompt_tokens", "Prompt tokens reported", |m| {
-            m.prompt_tokens.load(Relaxed)
+            m.tally.prompt_tokens.load(Relaxed)
         })?;
         self.counter(page, "worker_cached_tokens", "Of those, reported as cached", |m| {
-            m.cached_tokens.load(Relaxed)
+            m.tally.cached_tokens.load(Relaxed)
         })?;
         self.counter(page, "worker_event_batches", "Event batches applied", |m| m.status.totals().batches)?;
         self.counter(page, "worker_event_gaps", "Times that batches were missing", |m| {
