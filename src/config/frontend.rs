@@ -165,6 +165,10 @@ pub struct FrontendArgs {
     /// 0 goes on [default: 5]
     #[arg(long, env = "DYN_RUNTIME_INHIBITED_DURATION_SECS", value_name = "SECONDS", help_heading = LIMITS)]
     pub inhibition: Option<u64>,
+    /// Seconds from one time that a worker is asked for its health (GET /health) to the next; one that does not answer three times
+    /// in a row gets no requests until it does; 0 asks nobody [default: 0]
+    #[arg(long, env = "KVROUTE_HEALTH_CHECK_INTERVAL", value_name = "SECONDS", help_heading = LIMITS)]
+    pub health_check_interval: Option<u64>,
     /// Bytes that the tokens of known parts of prompts may take; 0 keeps none [default: 67108864]
     #[arg(long, env = "KVROUTE_TOKENIZER_CACHE_BYTES", value_name = "BYTES", help_heading = LIMITS)]
     pub tokenizer_cache_bytes: Option<u64>,
@@ -355,6 +359,10 @@ impl FrontendArgs {
             queue_token_limit: self.queue_token_limit.or(below.queue_token_limit),
             queue_turns: self.queue_turns.or(below.queue_turns).unwrap_or(default.queue_turns),
             overload_status,
+            health_check_interval: seconds(
+                self.health_check_interval.or(below.health_check_interval),
+                default.health_check_interval,
+            ),
             inhibition: seconds(self.inhibition.or(below.inhibition), default.inhibition),
             retries: self.retries.or(below.retries).unwrap_or(default.retries),
             retry_budget,

@@ -13,7 +13,7 @@ use std::io;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The format that this version writes and reads. It changes whenever anything about a record does.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 pub(super) const MAGIC: [u8; 8] = *b"KVRDECNS";
 

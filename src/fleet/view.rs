@@ -210,15 +210,18 @@ impl SetView {
         nobody
     }
 
-    /// Where failures alone keep requests from every worker that could take them, the one whose time is over first takes
-    /// them all the same: to try is better than to refuse, and it may be well by now.
+    /// Where failures alone, of requests or of active checks, keep requests from every worker that could take them, the one whose
+    /// time is over first takes them all the same, of those whose checks are well if there are any: to try is better than to
+    /// refuse, and it may be well by now.
     fn admit_the_least_bad(&self, adapter: Option<&str>, now_ms: u64, members: &mut [Member]) {
         let failed = |of: &RankMember| {
             let serves = adapter.is_none_or(|adapter| of.worker.serves(adapter));
-            serves && self.exclusion(of, now_ms) == Some(Exclusion::Unroutable)
+            serves && self.exclusion(of, now_ms).is_some_and(Exclusion::is_a_failure)
         };
         let least = self.members.iter().filter(|of| failed(of));
-        let least = least.min_by_key(|of| of.worker.inhibited_ms(now_ms)).map(|of| of.worker.id);
+        let least = least
+            .min_by_key(|of| (of.worker.is_down(), of.worker.inhibited_ms(now_ms)))
+            .map(|of| of.worker.id);
         for (member, of) in members.iter_mut().zip(&self.members) {
             if Some(member.worker) == least && failed(of) {
                 member.exclusion = None;
@@ -258,7 +261,7 @@ impl SetView {
             self.members.iter().filter(serves).map(|member| self.exclusion(member, now_ms))
         };
         match serving().filter(Option::is_none).count() {
-            0 => usize::from(serving().any(|why| why == Some(Exclusion::Unroutable))),
+            0 => usize::from(serving().any(|why| why.is_some_and(Exclusion::is_a_failure))),
             some => some,
         }
     }

@@ -11,6 +11,7 @@ use http::Uri;
 use super::{
     breaker::{Breaker, BreakerState},
     fence::{Fence, FenceCell},
+    health_check::{HealthCell, HealthChecks},
     parity::ParityStatus,
     worker_spec::WorkerSpec,
 };
@@ -33,6 +34,7 @@ pub struct WorkerInfo {
     draining: AtomicBool,
     /// Whether requests are kept away because it failed some, on the fleet's clock.
     pub(super) breaker: Breaker,
+    pub(super) health: HealthCell,
     fence: FenceCell,
     /// What a parity check said of it, if there was one.
     pub parity: ParityStatus,
@@ -48,8 +50,8 @@ impl WorkerInfo {
     ) -> Self {
         let draining = AtomicBool::new(false);
         let adapters = ArcSwap::from_pointee(sorted(&spec.lora_adapters));
-        let (breaker, fence) = (Breaker::default(), FenceCell::default());
-        Self { id, url, spec, adapters, registered_ms, draining, breaker, fence, parity }
+        let (breaker, health, fence) = <(Breaker, HealthCell, FenceCell)>::default();
+        Self { id, url, spec, adapters, registered_ms, draining, breaker, health, fence, parity }
     }
 
     /// The LoRA adapters that it serves now, sorted.
@@ -94,6 +96,17 @@ impl WorkerInfo {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// What active checks found out about it; `None` if nobody asked.
+    #[must_use]
+    pub fn checks(&self) -> Option<Arc<HealthChecks>> {
+        self.health.get()
+    }
+
+    /// Whether active checks keep requests away.
+    pub(super) fn is_down(&self) -> bool {
+        self.health.is_down()
+    }
+
     /// How its breaker stands at `now_ms`.
     #[must_use]
     pub fn breaker(&self, now_ms: u64) -> BreakerState {
@@ -127,6 +140,8 @@ impl WorkerInfo {
     pub fn exclusion(&self, now_ms: u64) -> Option<Exclusion> {
         if self.is_draining() {
             Some(Exclusion::Draining)
+        } else if self.is_down() {
+            Some(Exclusion::Unhealthy)
         } else if self.inhibited_ms(now_ms) > 0 {
             Some(Exclusion::Unroutable)
         } else {

@@ -19,7 +19,7 @@ use super::{
     counters::Surface,
     devices::devices_object,
     error::ApiError,
-    explain, exposition, index_snapshot,
+    explain, exposition, health_checks, index_snapshot,
     openai::Fields,
     overlaps::{self, Question},
     parity,
@@ -350,7 +350,7 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
         "lora_adapters": *member.worker.adapters(),
         "registered_ms": member.worker.registered_ms,
         "excluded": set.exclusion(member, app.fleet.now_ms()).map(Exclusion::name),
-        "health": health_object(member, app.fleet.now_ms()),
+        "health": health_checks::object(member, app.fleet.now_ms()),
         "fence": member.worker.fence().name(),
         "parity": parity::object(member),
         "devices": devices_object(member, app.fleet.now_ms()),
@@ -375,18 +375,6 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
             "requests": load.requests,
             "prefill_tokens": load.prefill_tokens,
             "decode_blocks": load.decode_blocks,
-        },
-    })
-}
-
-/// What requests found out about a worker.
-fn health_object(member: &RankMember, now_ms: u64) -> Value {
-    let worker = &member.worker;
-    json!({
-        "passive": {
-            "breaker": worker.breaker(now_ms).name(),
-            "failures": worker.failures(),
-            "inhibited_seconds": worker.inhibited_ms(now_ms) as f64 / 1000.0,
         },
     })
 }

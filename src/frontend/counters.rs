@@ -5,7 +5,9 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
-use super::{first_token::FirstTokens, parity::ParityCounters, session::SessionOutcome};
+use super::{
+    first_token::FirstTokens, health_checks::CheckCounters, parity::ParityCounters, session::SessionOutcome,
+};
 use crate::{
     metrics::Histogram,
     select::{BypassVerdict, Exclusion, RefusalKind},
@@ -48,6 +50,7 @@ pub struct Counters {
     pub cost_microseconds: AtomicU64,
     pub(super) first_tokens: FirstTokens,
     pub(super) parity: ParityCounters,
+    pub(super) checks: CheckCounters,
     /// Prompt tokens that workers reported in `usage`.
     pub reported_prompt_tokens: AtomicU64,
     /// Of those, tokens that they reported as cached.

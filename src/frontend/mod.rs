@@ -35,6 +35,7 @@ mod file_changes;
 mod first_token;
 mod gate;
 mod handover;
+mod health_checks;
 mod hints;
 mod index_memory;
 mod index_snapshot;

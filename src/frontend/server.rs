@@ -16,7 +16,7 @@ use super::{
     app::App,
     connections::{Connections, Terms},
     decision_log::{LogFileError, Recorder},
-    gate,
+    gate, health_checks,
     listener::Server,
     parity, public,
     reload::Files,
@@ -69,7 +69,7 @@ pub struct Frontend {
     app: Arc<App>,
     public_server: Server,
     admin_server: Server,
-    tasks: [AbortHandle; 4],
+    tasks: [AbortHandle; 5],
 }
 
 /// How often leases are looked at; the shortest lease that can be asked for is a second.
@@ -103,6 +103,7 @@ impl Frontend {
         let tasks = [
             tokio::spawn(sweep_leases(Arc::clone(&app))).abort_handle(),
             tokio::spawn(parity::check_admissions(Arc::clone(&app))).abort_handle(),
+            tokio::spawn(health_checks::run(Arc::clone(&app))).abort_handle(),
             tokio::spawn(Arc::clone(&app.files).watch()).abort_handle(),
             tokio::spawn(routing_reload::watch(Arc::clone(&app))).abort_handle(),
         ];

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Exclusion {
     /// Known, but not to be sent to now: failed lately, or not ready yet.
     Unroutable,
+    /// It does not answer when it is asked for its health.
+    Unhealthy,
     /// Finishing what it has; takes nothing new.
     Draining,
     /// Over a busy threshold.
@@ -29,8 +31,9 @@ pub enum Exclusion {
 
 impl Exclusion {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Unroutable,
+        Self::Unhealthy,
         Self::Draining,
         Self::Overloaded,
         Self::Fenced,
@@ -42,11 +45,18 @@ impl Exclusion {
         Self::Retired,
     ];
 
+    /// Whether it is a failure of the worker's that may be over by now, and no reason that stands until somebody changes it.
+    #[must_use]
+    pub const fn is_a_failure(self) -> bool {
+        matches!(self, Self::Unroutable | Self::Unhealthy)
+    }
+
     /// The name used in metrics and in `explain`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unroutable => "unroutable",
+            Self::Unhealthy => "unhealthy",
             Self::Draining => "draining",
             Self::Overloaded => "overloaded",
             Self::Fenced => "fenced",
@@ -64,6 +74,7 @@ impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unroutable => "unroutable",
+            Self::Unhealthy => "unhealthy",
             Self::Draining => "draining",
             Self::Overloaded => "overloaded",
             Self::Fenced => "fenced",

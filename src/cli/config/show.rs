@@ -198,6 +198,11 @@ fn values(
         ("queue-turns", turns.to_owned(), below.queue_turns.is_some()),
         ("overload-status", settings.overload_status.as_u16().to_string(), below.overload_status.is_some()),
         ("inhibition", settings.inhibition.as_secs().to_string(), below.inhibition.is_some()),
+        (
+            "health-check-interval",
+            settings.health_check_interval.as_secs().to_string(),
+            below.health_check_interval.is_some(),
+        ),
         ("index-memory-limit", memory_limit, below.index_memory_limit.is_some()),
         ("concurrent-replays", settings.concurrent_replays.to_string(), below.concurrent_replays.is_some()),
         ("index-snapshot-from", snapshot_from, below.index_snapshot_from.is_some()),

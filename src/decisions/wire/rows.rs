@@ -28,6 +28,7 @@ codes!(Exclusion {
     Retired = 8,
     OtherSession = 9,
     AdapterNotLoaded = 10,
+    Unhealthy = 11,
 });
 
 impl Wire for WorkerId {

@@ -13,7 +13,8 @@ use std::{
 };
 
 use super::{
-    app::App, connections, devices, drift, index_memory, index_snapshot, overlaps, parity, tokenising,
+    app::App, connections, devices, drift, health_checks, index_memory, index_snapshot, overlaps, parity,
+    tokenising,
 };
 use crate::metrics::{Exposition, Page, Source};
 use ranks::Ranks;
@@ -46,6 +47,7 @@ impl Source for Numbers {
         overlaps::write(app, page)?;
         sets::sets(app, &view, page)?;
         Ranks::of(&view, app.fleet.now_ms()).write(page)?;
+        health_checks::write(app, &view, page)?;
         devices::write(&view, app.fleet.now_ms(), page)?;
         parity::write(app, &view, page)?;
         drift::write(&view, page)?;
