@@ -70,7 +70,7 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     }
     let fleet = Fleet::new(plan.router.clone(), Box::new(streams.clone()));
     let fleet = fleet.on_config_mismatch(plan.settings.on_config_mismatch);
-    let fleet = fleet.inhibiting_for(plan.settings.inhibition);
+    let fleet = fleet.inhibiting_for(plan.settings.inhibition).slow_starting(plan.settings.slow_start);
     let fleet = fleet.serving(plan.settings.namespaces.clone());
     let fleet = fleet.enforcing_disagg(plan.settings.enforce_disagg);
     let strict = plan.settings.admission_check == AdmissionCheck::Strict;

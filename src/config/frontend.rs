@@ -169,6 +169,9 @@ pub struct FrontendArgs {
     /// in a row gets no requests until it does; 0 asks nobody [default: 0]
     #[arg(long, env = "KVROUTE_HEALTH_CHECK_INTERVAL", value_name = "SECONDS", help_heading = LIMITS)]
     pub health_check_interval: Option<u64>,
+    /// Seconds in which the weight of a worker that is new or recovered grows from a tenth to 1; 0 is 1 at once [default: 0]
+    #[arg(long, env = "KVROUTE_SLOW_START", value_name = "SECONDS", help_heading = LIMITS)]
+    pub slow_start: Option<u64>,
     /// Bytes that the tokens of known parts of prompts may take; 0 keeps none [default: 67108864]
     #[arg(long, env = "KVROUTE_TOKENIZER_CACHE_BYTES", value_name = "BYTES", help_heading = LIMITS)]
     pub tokenizer_cache_bytes: Option<u64>,
@@ -359,6 +362,7 @@ impl FrontendArgs {
             queue_token_limit: self.queue_token_limit.or(below.queue_token_limit),
             queue_turns: self.queue_turns.or(below.queue_turns).unwrap_or(default.queue_turns),
             overload_status,
+            slow_start: seconds(self.slow_start.or(below.slow_start), default.slow_start),
             health_check_interval: seconds(
                 self.health_check_interval.or(below.health_check_interval),
                 default.health_check_interval,

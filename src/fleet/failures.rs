@@ -77,10 +77,11 @@ impl Fleet {
             .for_each(|expected| expected.kept_by.doubt());
     }
 
-    /// A worker answered a request: what it failed before is forgotten.
+    /// A worker answered a request: what it failed before is forgotten, and it starts slowly.
     pub fn note_answer(&self, worker: &WorkerInfo) {
         if worker.breaker.close() {
             self.failures.closed.fetch_add(1, Relaxed);
+            worker.slow_start.again(self.now_ms());
             info!(worker = %worker.id, url = %worker.url, "a worker that failed answers again");
         }
     }

@@ -69,7 +69,7 @@ pub enum HealthChange {
 }
 
 impl Fleet {
-    /// Takes in what a check found: nothing, or what is wrong. One answer is enough to bring a worker back. Checks of a worker
+    /// Takes in what a check found: nothing, or what is wrong. One answer is enough to bring a worker back, which then starts slowly. Checks of a worker
     /// come one after the other.
     pub fn note_check(&self, worker: &WorkerInfo, found: Result<(), String>) -> HealthChange {
         let before = worker.checks();
@@ -84,6 +84,9 @@ impl Fleet {
             (true, false) => HealthChange::Up,
             _ => HealthChange::None,
         };
+        if change == HealthChange::Up {
+            worker.slow_start.again(self.now_ms());
+        }
         worker.health.0.store(Some(Arc::new(checks)));
         change
     }

@@ -88,6 +88,7 @@ pub struct Fleet {
     pub(super) withhold_unchecked: bool,
     clock: Clock,
     pub(super) failures: Failures,
+    pub(super) slow_start: Duration,
 }
 
 /// Number of indexes from which those without a worker set are dropped before another is made.
@@ -116,6 +117,7 @@ impl Fleet {
             withhold_unchecked: false,
             clock: Clock::start(),
             failures: Failures::default(),
+            slow_start: Duration::ZERO,
         }
     }
 
@@ -220,7 +222,9 @@ impl Fleet {
         let started_ms = spec.registered_ms;
         let registered_ms = registry.arrival_ms(started_ms);
         let parity = ParityStatus::unchecked(self.withhold_unchecked);
-        let info = Arc::new(WorkerInfo::new(id, checked.url.clone(), spec, registered_ms, parity));
+        let slow_start = self.slow_start_of(started_ms);
+        let info = WorkerInfo::new(id, checked.url.clone(), spec, registered_ms, parity, slow_start);
+        let info = Arc::new(info);
         let members = self.open_ranks(&mut registry, &info, &checked, &cohort)?;
         let key = checked.card.set;
         info!(worker = %id, url = %info.url, set = %key, fingerprint = %cohort.fingerprint, "worker joined");

@@ -131,6 +131,7 @@ impl RankMember {
             device: self.devices.condition(now_ms),
             credits_overlap: self.credits_overlap(),
             expected: self.expected_beside(),
+            slow_start: self.worker.slow_start(now_ms),
             capacity: self.worker.capacity(),
             exclusion,
         }

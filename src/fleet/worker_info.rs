@@ -13,6 +13,7 @@ use super::{
     fence::{Fence, FenceCell},
     health_check::{HealthCell, HealthChecks},
     parity::ParityStatus,
+    slow_start::SlowStart,
     worker_spec::WorkerSpec,
 };
 use crate::{load::Capacity, select::Exclusion, slot::WorkerId};
@@ -35,6 +36,7 @@ pub struct WorkerInfo {
     /// Whether requests are kept away because it failed some, on the fleet's clock.
     pub(super) breaker: Breaker,
     pub(super) health: HealthCell,
+    pub(super) slow_start: SlowStart,
     fence: FenceCell,
     /// What a parity check said of it, if there was one.
     pub parity: ParityStatus,
@@ -47,11 +49,12 @@ impl WorkerInfo {
         spec: WorkerSpec,
         registered_ms: u64,
         parity: ParityStatus,
+        slow_start: SlowStart,
     ) -> Self {
         let draining = AtomicBool::new(false);
         let adapters = ArcSwap::from_pointee(sorted(&spec.lora_adapters));
         let (breaker, health, fence) = <(Breaker, HealthCell, FenceCell)>::default();
-        Self { id, url, spec, adapters, registered_ms, draining, breaker, health, fence, parity }
+        Self { id, url, spec, adapters, registered_ms, draining, breaker, health, slow_start, fence, parity }
     }
 
     /// The LoRA adapters that it serves now, sorted.

@@ -219,6 +219,7 @@ impl Told<'_> {
             "prefill_work": row.prefill_work,
             "excluded": row.exclusion.map(crate::select::Exclusion::name),
             "busy": row.busy,
+            "slow_start": row.slow_start,
             "breaker": beside.breaker,
             "failures": beside.failures,
             "inhibited_seconds": beside.inhibited_seconds,

@@ -89,6 +89,8 @@ pub struct FrontendSettings {
     /// For how long a worker gets no requests after it failed one; each further failure doubles it, up to a minute. Zero: it goes on
     /// getting them. Default 5 s.
     pub inhibition: Duration,
+    /// For how long a worker that is new or recovered weighs less in choices. Zero: not at all. Default zero.
+    pub slow_start: Duration,
     /// How often each worker is asked for its health. Zero: never. Default zero.
     pub health_check_interval: Duration,
     /// Whether workers are held against their registrations. Default [`AdmissionCheck::Off`].
@@ -135,6 +137,7 @@ impl Default for FrontendSettings {
             queue_turns: QueueTurns::None,
             overload_status: StatusCode::from_u16(529).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
             inhibition: DEFAULT_INHIBITION,
+            slow_start: Duration::ZERO,
             health_check_interval: Duration::ZERO,
             admission_check: AdmissionCheck::Off,
             tokenizer: TokenizerSettings::default(),

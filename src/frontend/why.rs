@@ -63,7 +63,7 @@ pub(super) fn why(position: usize, row: &Row, chosen: Option<(usize, Mode)>, row
         return format!("chosen by {mode}{session}");
     }
     let winner = &rows[winner];
-    let devices = weights_apart(row, winner);
+    let weights = weights_apart(row, winner) + &slow_starts_apart(row, winner);
     let told = match (&row.cost, &winner.cost) {
         (Some(own), Some(best)) if own.total() > best.total() => match (own, best) {
             (Cost::Time(own), Cost::Time(best)) => in_seconds((row, own), (winner, best)),
@@ -76,7 +76,7 @@ pub(super) fn why(position: usize, row: &Row, chosen: Option<(usize, Mode)>, row
         ),
         _ => format!("not picked by {mode}"),
     };
-    told + &devices
+    told + &weights
 }
 
 /// What the devices of two rows weigh, where it is not the same.
@@ -86,6 +86,14 @@ fn weights_apart(row: &Row, winner: &Row) -> String {
         return String::new();
     }
     format!(", on devices that weigh {:.2} against {:.2}", weight(row), weight(winner))
+}
+
+/// The same of rows that start slowly.
+fn slow_starts_apart(row: &Row, winner: &Row) -> String {
+    if row.slow_start == winner.slow_start {
+        return String::new();
+    }
+    format!(", as new or recovered it weighs {:.2} against {:.2}", row.slow_start, winner.slow_start)
 }
 
 fn in_seconds((row, own): (&Row, &TimeCost), (winner, best): (&Row, &TimeCost)) -> String {

@@ -26,6 +26,8 @@ pub struct Member {
     pub class: DeviceClass,
     /// How its devices are doing, where there is telemetry.
     pub device: Option<Condition>,
+    /// What it weighs because it is new or recovered, above 0, to 1.
+    pub slow_start: f64,
     /// Whether what the index says of it can be trusted now. If not, its overlap counts as nothing.
     pub credits_overlap: bool,
     /// The slot under which the index has what was sent there lately, if that counts beside what events say.
@@ -37,7 +39,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// A rank of whose slot, worker and number alone anything is known: an accelerator without telemetry, whose overlaps are
+    /// A rank of whose slot, worker and number alone anything is known: an accelerator without telemetry, not new, whose overlaps are
     /// credited, and that may be chosen.
     #[must_use]
     pub fn new(slot: Slot, worker: WorkerId, rank: Rank) -> Self {
@@ -47,6 +49,7 @@ impl Member {
             rank,
             class: DeviceClass::Accelerator,
             device: None,
+            slow_start: 1.0,
             credits_overlap: true,
             expected: None,
             capacity: Capacity::default(),
@@ -68,6 +71,8 @@ pub struct Row {
     pub class: DeviceClass,
     /// What its devices weigh, where there is telemetry and weights are on.
     pub device: Option<Terms>,
+    /// What it weighs because it is new or recovered, above 0, to 1.
+    pub slow_start: f64,
     /// Why it may not be chosen; `None` makes it eligible.
     pub exclusion: Option<Exclusion>,
     /// What the request's session makes of it, if it went there last.
@@ -115,6 +120,7 @@ impl Row {
             rank: member.rank,
             class: member.class,
             device: None,
+            slow_start: member.slow_start,
             exclusion: member.exclusion,
             tied: None,
             overlap: nothing,
@@ -139,6 +145,12 @@ impl Row {
     #[must_use]
     pub const fn is_eligible(&self) -> bool {
         self.exclusion.is_none()
+    }
+
+    /// Its requests in flight and the one to come, for what it weighs while it starts slowly: in the order of the requests in
+    /// flight among rows that weigh the same.
+    pub(super) fn requests_for_weight(&self) -> f64 {
+        (f64::from(self.load.requests) + 1.0) / self.slow_start
     }
 
     /// The share of their full speed that its devices are known to have, above 0, to 1.

@@ -203,6 +203,7 @@ fn values(
             settings.health_check_interval.as_secs().to_string(),
             below.health_check_interval.is_some(),
         ),
+        ("slow-start", settings.slow_start.as_secs().to_string(), below.slow_start.is_some()),
         ("index-memory-limit", memory_limit, below.index_memory_limit.is_some()),
         ("concurrent-replays", settings.concurrent_replays.to_string(), below.concurrent_replays.is_some()),
         ("index-snapshot-from", snapshot_from, below.index_snapshot_from.is_some()),

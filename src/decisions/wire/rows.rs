@@ -83,6 +83,7 @@ impl Wire for Row {
             rank,
             class,
             device,
+            slow_start,
             exclusion,
             tied,
             overlap,
@@ -106,6 +107,8 @@ impl Wire for Row {
         rank.put(out);
         class.put(out);
         device.put(out);
+        // Nearly all weigh 1.
+        (*slow_start != 1.0).then_some(*slow_start).put(out);
         exclusion.put(out);
         tied.put(out);
         put_rare(*overlap, out);
@@ -132,6 +135,7 @@ impl Wire for Row {
             rank: Wire::get(from)?,
             class: Wire::get(from)?,
             device: Wire::get(from)?,
+            slow_start: Option::get(from)?.unwrap_or(1.0),
             exclusion: Wire::get(from)?,
             tied: Wire::get(from)?,
             overlap: take_rare(from)?,
@@ -164,6 +168,7 @@ impl Wire for Row {
             gpu.checked_add(host).and_then(|sum| sum.checked_add(disk)?.checked_add(external)).is_some()
         };
         let all = [Some(row.overlap), row.withheld, Some(row.predicted)];
-        if all.into_iter().flatten().all(fits) { Ok(row) } else { Err(BEYOND) }
+        let weighs = row.slow_start > 0.0 && row.slow_start <= 1.0;
+        if weighs && all.into_iter().flatten().all(fits) { Ok(row) } else { Err(BEYOND) }
     }
 }

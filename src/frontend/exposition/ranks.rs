@@ -91,6 +91,9 @@ impl<'a> Ranks<'a> {
             "For how long it gets no requests because it failed some",
             |_, m| m.worker.inhibited_ms(now) as f64 / 1000.0,
         )?;
+        self.gauge(page, "worker_slow_start", "What it weighs because it is new or recovered", |_, m| {
+            m.worker.slow_start(now)
+        })?;
         self.counter(page, "worker_chosen", "Requests sent there", |m| m.tally.chosen.load(Relaxed))?;
         self.counter(page, "worker_prompt_tokens", "Prompt tokens reported", |m| {
             m.tally.prompt_tokens.load(Relaxed)

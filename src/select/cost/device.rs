@@ -1,4 +1,4 @@
-//! The devices that a slot computes on.
+//! What a slot weighs: the devices that it computes on, and its slow start.
 
 use super::{BlockCost, Cost, TimeCost};
 use crate::device::Terms;
@@ -8,8 +8,13 @@ use crate::device::Terms;
 /// was, to the last bit.
 #[must_use]
 pub fn on_devices(cost: Cost, device: Option<Terms>) -> Cost {
-    let Some(terms) = device else { return cost };
-    let weighed = |total: f64| if total < 0.0 { total * terms.weight } else { total / terms.weight };
+    device.map_or(cost, |terms| weighed(cost, terms.weight))
+}
+
+/// The same for any weight, above 0, to 1.
+#[must_use]
+pub fn weighed(cost: Cost, weight: f64) -> Cost {
+    let weighed = |total: f64| if total < 0.0 { total * weight } else { total / weight };
     match cost {
         Cost::Time(cost) => Cost::Time(TimeCost { total: weighed(cost.total), ..cost }),
         Cost::Blocks(cost) => Cost::Blocks(BlockCost { total: weighed(cost.total), ..cost }),

@@ -14,7 +14,7 @@ mod session;
 pub mod time;
 
 pub use credit::{cached_tokens, credit, decay};
-pub use device::on_devices;
+pub use device::{on_devices, weighed};
 pub use model::{CostModel, UnknownCostModel};
 pub use predicted::predicted;
 pub use session::session_bonus;

@@ -17,7 +17,7 @@ pub(in crate::select) fn device_aware_weighted(
 ) -> Option<usize> {
     let told = |row: &Row| row.device.is_some_and(|terms| terms.freshness > 0.0);
     if eligible(rows).any(|(_, row)| told(row)) {
-        let load = |row: &Row| (f64::from(row.load.requests) + 1.0) / worth(row, tuning);
+        let load = |row: &Row| row.requests_for_weight() / worth(row, tuning);
         return least(eligible(rows).map(|(position, row)| (position, load(row))), rng);
     }
     let (cpu, accelerator) = (group(rows, DeviceClass::Cpu), group(rows, DeviceClass::Accelerator));
@@ -29,7 +29,7 @@ pub(in crate::select) fn device_aware_weighted(
         DeviceClass::Accelerator
     };
     let of_class = eligible(rows).filter(|(_, row)| row.class == class);
-    least(of_class.map(|(position, row)| (position, row.load.requests)), rng)
+    least(of_class.map(|(position, row)| (position, row.requests_for_weight())), rng)
 }
 
 /// What a row's devices are worth, in CPUs: the ratio for an accelerator, 1 for a CPU, times the weight; a row without

@@ -3,7 +3,7 @@
 use super::eligible;
 use crate::select::{
     CostModel, Demand, Row, Tuning,
-    cost::{Cost, blocks, on_devices, time},
+    cost::{Cost, blocks, on_devices, time, weighed},
     draw,
 };
 use fastrand::Rng;
@@ -32,7 +32,7 @@ pub(in crate::select) fn kv(
 
 fn priced(rows: &mut [Row], tuning: &Tuning, rng: &mut Rng, price: impl Fn(&Row) -> Cost) -> Option<usize> {
     for row in &mut *rows {
-        row.cost = Some(on_devices(price(row), row.device));
+        row.cost = Some(weighed(on_devices(price(row), row.device), row.slow_start));
     }
     let cost = |row: &Row| row.cost.map_or(f64::INFINITY, |cost| cost.total());
     let costs = eligible(rows).map(|(position, row)| (position, cost(row)));

@@ -1,7 +1,8 @@
 //! The rules of the modes, one a file.
 //!
 //! Each picks among the eligible rows and returns the position of its pick; `None` only if no row is eligible.
-//! A row's load is its number of requests in flight.
+//! A row's load is its number of requests in flight, for what it weighs while it starts slowly. Turns and plain chance ask for no
+//! load, and so for no weight.
 
 mod device_aware_weighted;
 mod direct;
@@ -27,6 +28,6 @@ fn eligible(rows: &[Row]) -> impl Iterator<Item = (usize, &Row)> + Clone {
 }
 
 /// The position of the `n`-th eligible row, and its load.
-fn nth(rows: &[Row], n: usize) -> Option<(usize, u32)> {
-    eligible(rows).nth(n).map(|(position, row)| (position, row.load.requests))
+fn nth(rows: &[Row], n: usize) -> Option<(usize, f64)> {
+    eligible(rows).nth(n).map(|(position, row)| (position, row.requests_for_weight()))
 }
