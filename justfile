@@ -28,6 +28,10 @@ check:
 check-long:
     bash ci/long.sh
 
+# Mixed load for so many minutes while engines die, clients leave and the configuration changes
+soak MINUTES="3":
+    bash ci/soak.sh {{MINUTES}}
+
 # Measure; arguments go to criterion: `just bench hash` runs one bench
 bench *ARGS="'*'":
     cargo bench --locked --bench {{ARGS}}
