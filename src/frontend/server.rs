@@ -72,8 +72,8 @@ pub struct Frontend {
     tasks: [AbortHandle; 5],
 }
 
-/// How often leases are looked at; the shortest lease that can be asked for is a second.
-const LEASE_SWEEP: Duration = Duration::from_millis(250);
+/// How often it is looked what is over; the shortest lease that can be asked for is a second.
+const SWEEP: Duration = Duration::from_millis(250);
 
 impl Frontend {
     /// Opens the logs, if there are to be any, and both listeners, and serves.
@@ -101,7 +101,7 @@ impl Frontend {
         let routes = admin::router(&app);
         let admin_server = Server::start(admin, move |request| plain(routes.clone(), request), admin_terms);
         let tasks = [
-            tokio::spawn(sweep_leases(Arc::clone(&app))).abort_handle(),
+            tokio::spawn(sweep(Arc::clone(&app))).abort_handle(),
             tokio::spawn(parity::check_admissions(Arc::clone(&app))).abort_handle(),
             tokio::spawn(health_checks::run(Arc::clone(&app))).abort_handle(),
             tokio::spawn(Arc::clone(&app.files).watch()).abort_handle(),
@@ -207,10 +207,12 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-async fn sweep_leases(app: Arc<App>) {
-    let mut ticks = tokio::time::interval(LEASE_SWEEP);
+/// Lets go what is over: leases, and a snapshot of which nothing is wanted any more.
+async fn sweep(app: Arc<App>) {
+    let mut ticks = tokio::time::interval(SWEEP);
     loop {
         ticks.tick().await;
+        app.streams.give_up_snapshot();
         if !app.fleet.any_lease_over() {
             continue;
         }

@@ -157,18 +157,22 @@ impl FleetStreams {
 
     /// Lets ranks that come begin where a snapshot says that they stood, in place of any before it.
     pub fn keep(&self, snapshot: Snapshot) {
-        *self.snapshots.kept.lock() = Some(snapshot.into_kept());
+        *self.snapshots.kept.lock() = Some(snapshot.kept_for(self.settings.snapshot_kept));
+    }
+
+    /// Gives up what is left of a snapshot whose time is over, and says so. To be called now and then.
+    pub fn give_up_snapshot(&self) {
+        let over = self.snapshots.kept.lock().take_if(|kept| kept.is_over());
+        if let Some(left) = over.map(|kept| kept.left()).filter(|&left| left > 0) {
+            info!(ranks = left, "the rest of the snapshot is given up: these ranks did not register");
+        }
     }
 
     /// What became of snapshots.
     #[must_use]
     pub fn snapshots(&self) -> SnapshotUse {
-        let mut kept = self.snapshots.kept.lock();
-        let over = kept.take_if(|kept| kept.is_over());
-        if let Some(left) = over.map(|kept| kept.left()).filter(|&left| left > 0) {
-            info!(ranks = left, "the rest of the snapshot is given up: these ranks did not register");
-        }
-        let waiting = kept.as_ref().map_or(0, |kept| kept.left() as u64);
+        let kept = self.snapshots.kept.lock();
+        let waiting = kept.as_ref().filter(|kept| !kept.is_over()).map_or(0, |kept| kept.left() as u64);
         let read = |count: &AtomicU64| count.load(Relaxed);
         SnapshotUse {
             written: read(&self.snapshots.written),
@@ -181,7 +185,9 @@ impl FleetStreams {
     fn claim(&self, key: &IndexKey, whose: &Whose) -> Option<(Memory, Learned, Bytes)> {
         let mut kept = self.snapshots.kept.lock();
         let claim = kept.as_mut().map_or(Claim::Nothing, |kept| kept.claim(key, whose));
-        drop(kept.take_if(|kept| kept.is_over()));
+        // What is left when its time is over goes with a word about it; see `give_up_snapshot`.
+        drop(kept.take_if(|kept| kept.left() == 0));
+        drop(kept);
         match claim {
             Claim::Nothing => None,
             Claim::Rank(memory, learned, records) => Some((memory, learned, records)),

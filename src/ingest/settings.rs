@@ -25,6 +25,9 @@ pub struct IngestSettings {
     pub patience: Duration,
     /// Replays of all streams that may run at once; others wait for their turn. Default 16.
     pub replays: NonZeroUsize,
+    /// How long ranks of a snapshot that did not register yet are waited for. By then an engine that works has said so much that its
+    /// buffer hardly reaches back. Default 600 s.
+    pub snapshot_kept: Duration,
     /// Called by appliers before each batch of a rank, on their thread; for tests that need slow ones.
     pub before_batch: Option<fn(Slot)>,
 }
@@ -38,6 +41,7 @@ impl Default for IngestSettings {
             share_blocks: 1 << 16,
             patience: Duration::from_secs(1),
             replays: DEFAULT_REPLAYS,
+            snapshot_kept: Duration::from_secs(600),
             before_batch: None,
         }
     }

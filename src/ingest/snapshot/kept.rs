@@ -11,9 +11,6 @@ use crate::{
     ingest::stream::Memory,
 };
 
-/// How long a snapshot is kept. By then an engine that works has said so much since that its buffer hardly reaches back.
-const KEPT_FOR: Duration = Duration::from_secs(600);
-
 /// Which rank it is, as it was registered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::ingest) struct Whose {
@@ -74,7 +71,7 @@ pub(super) struct KeptRank {
 #[derive(Debug)]
 pub(in crate::ingest) struct Kept {
     ranks: Vec<KeptRank>,
-    since: Instant,
+    until: Instant,
 }
 
 /// What a snapshot has for a rank that comes.
@@ -89,13 +86,13 @@ pub(in crate::ingest) enum Claim {
 }
 
 impl Kept {
-    pub(super) fn of(ranks: Vec<KeptRank>) -> Self {
-        Self { ranks, since: Instant::now() }
+    pub(super) fn of(ranks: Vec<KeptRank>, kept_for: Duration) -> Self {
+        Self { ranks, until: Instant::now() + kept_for }
     }
 
     /// Whether it is of no more use.
     pub(in crate::ingest) fn is_over(&self) -> bool {
-        self.ranks.is_empty() || self.since.elapsed() >= KEPT_FOR
+        self.ranks.is_empty() || Instant::now() >= self.until
     }
 
     /// How many ranks were never asked for.

@@ -1,5 +1,7 @@
 //! From bytes to ranks.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -57,7 +59,7 @@ pub enum SnapshotError {
 /// A snapshot that was read, checked from its first byte to its last.
 #[derive(Debug)]
 pub struct Snapshot {
-    kept: Kept,
+    ranks: Vec<KeptRank>,
     bytes: usize,
 }
 
@@ -83,11 +85,12 @@ impl Snapshot {
         if !reading.ended {
             return Err(SnapshotError::Corrupt { at, problem: "it has no end" });
         }
-        Ok(Self { kept: Kept::of(reading.ranks), bytes: bytes.len() })
+        Ok(Self { ranks: reading.ranks, bytes: bytes.len() })
     }
 
-    pub(in crate::ingest) fn into_kept(self) -> Kept {
-        self.kept
+    /// Its ranks, which wait so long for the same ranks here.
+    pub(in crate::ingest) fn kept_for(self, time: Duration) -> Kept {
+        Kept::of(self.ranks, time)
     }
 
     /// Bytes of it.
@@ -99,7 +102,7 @@ impl Snapshot {
     /// Ranks whose blocks are in it.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        self.kept.left()
+        self.ranks.len()
     }
 }
 
@@ -275,6 +278,9 @@ mod tests {
         bytes
     }
 
+    /// Longer than a test takes.
+    const LONG: Duration = Duration::from_secs(3600);
+
     fn read(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
         Snapshot::read(&Bytes::copy_from_slice(bytes))
     }
@@ -294,7 +300,7 @@ mod tests {
     fn what_was_written_is_read() {
         let snapshot = read(&written()).unwrap();
         assert_eq!(snapshot.ranks(), 2);
-        let mut kept = snapshot.into_kept();
+        let mut kept = snapshot.kept_for(LONG);
         let Claim::Rank(memory, what, records) = kept.claim(&key(), &whose(0)) else { panic!("nothing") };
         assert_eq!((memory, what), (MEMORY, learned()));
         assert_eq!(parts_in(&records), parts());
@@ -340,7 +346,7 @@ mod tests {
                 let sum = xxh3_64(&bytes[..end]).to_le_bytes();
                 bytes[end..].copy_from_slice(&sum);
                 let Ok(snapshot) = read(&bytes) else { continue };
-                let mut kept = snapshot.into_kept();
+                let mut kept = snapshot.kept_for(LONG);
                 for rank in 0..3 {
                     if let Claim::Rank(_, _, records) = kept.claim(&key(), &whose(rank)) {
                         parts_in(&records);
@@ -373,7 +379,7 @@ mod tests {
         let claim = |key: &IndexKey, change: fn(&mut Whose)| {
             let mut whose = whose(0);
             change(&mut whose);
-            read(&written()).unwrap().into_kept().claim(key, &whose)
+            read(&written()).unwrap().kept_for(LONG).claim(key, &whose)
         };
         let unusable = |claim| matches!(claim, Claim::Unusable(_));
         assert!(unusable(claim(&IndexKey { model: "n".to_owned(), ..key() }, |_| {})));
