@@ -9,6 +9,7 @@
     reason = "a failed expectation is how a test reports"
 )]
 
+mod log_capture;
 mod rig;
 
 use kvroute::{
@@ -19,7 +20,10 @@ use kvroute::{
 };
 use serde_json::{Value, json};
 
-use crate::rig::{MODEL, Rig, engine_settings, eventually, plan, worker};
+use crate::{
+    log_capture::Log,
+    rig::{MODEL, Rig, engine_settings, eventually, plan, worker},
+};
 
 /// Usable blocks of the engine's cache.
 const BLOCKS: u32 = 63;
@@ -64,6 +68,7 @@ async fn answers_are_compared_whether_or_not_anybody_checks() {
     send(&rig, 24).await;
     assert_eq!(missing(&rig).await, 0.0, "removals were told");
     assert_eq!(rig.metric("kvroute_prediction_answers", "tier=\"gpu\"").await, 24.0);
+    assert_eq!(rig.metric("kvroute_prediction_observed_ratio", "").await, 1.0);
     let rig = self::rig(AdmissionCheck::Off, false).await;
     send(&rig, 24).await;
     assert!(missing(&rig).await > 0.5, "{}", missing(&rig).await);
@@ -71,7 +76,38 @@ async fn answers_are_compared_whether_or_not_anybody_checks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn streams_are_compared_whose_clients_ask_for_their_usage_and_nothing_is_added_to_requests() {
+    let rig = rig(AdmissionCheck::Off, true).await;
+    let ask = async |usage: bool| {
+        let tokens: Vec<_> = (300..400).collect();
+        let mut body = json!({ "model": MODEL, "prompt": tokens, "max_tokens": 1, "stream": true });
+        if usage {
+            body["stream_options"] = json!({ "include_usage": true });
+        }
+        let answer = rig.post("/v1/completions", &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert_eq!(answer.text.contains("cached_tokens"), usage, "{}", answer.text);
+        rig.wait_for_idle().await;
+    };
+    let answers = async || rig.metric("kvroute_prediction_answers", "tier=\"gpu\"").await;
+    ask(true).await;
+    assert_eq!((answers().await, rig.metric("kvroute_prediction_observed_ratio", "").await), (1.0, 1.0));
+    ask(false).await;
+    assert_eq!((answers().await, rig.metric("kvroute_prediction_observed_ratio", "").await), (1.0, 0.5));
+    // The engine has to say it, too.
+    let silent =
+        MockEngine::start(MockSettings { prompt_tokens_details: false, ..engine_settings() }).await.unwrap();
+    let rig = Rig::assemble(plan(Mode::Kv, vec![worker(1, &silent)]), vec![silent]).await;
+    let body = json!({ "model": MODEL, "prompt": "hello", "max_tokens": 1 });
+    assert_eq!(rig.post("/v1/completions", &body).await.status, 200);
+    rig.wait_for_idle().await;
+    assert_eq!(rig.metric("kvroute_prediction_observed_ratio", "").await, 0.0);
+    assert_eq!(rig.metric("kvroute_reported_answers_total", "").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_does_not_tell_what_it_evicts_loses_its_credit_after_a_second_look() {
+    let log = Log::start("info");
     let rig = rig(AdmissionCheck::Strict, false).await;
     eventually("it is admitted at first", async || parity(&rig).await["verdict"] == "admit").await;
     eventually("its answers take its credit away", async || {
@@ -90,4 +126,13 @@ async fn a_worker_that_does_not_tell_what_it_evicts_loses_its_credit_after_a_sec
     assert!(replays >= 2.0, "the stream was read anew before: {replays}");
     // A canary finds nothing wrong, so it gets another try.
     eventually("it is admitted again", async || parity(&rig).await["verdict"] == "admit").await;
+    assert_eq!(parity(&rig).await["overlap_withheld"], false);
+    let said = |word: &str| {
+        log.text().lines().filter(|line| line.contains("worker=1 ") && line.contains(word)).count()
+    };
+    assert_eq!(said("the worker's event stream is read anew"), 1, "{}", log.text());
+    let warning = "parity check: the worker is routed by load alone";
+    assert_eq!(said(warning), 1, "{}", log.text());
+    let line = log.text().lines().find(|line| line.contains(warning)).unwrap().to_owned();
+    assert!(line.contains("WARN") && line.contains("does not report all removals"), "{line}");
 }

@@ -9,6 +9,14 @@ use crate::{event::Tier, hash::BlockSize, index::Overlap};
 #[derive(Debug, Default)]
 pub struct Predictions {
     tiers: Mutex<[PredictionError; Tier::ALL.len()]>,
+    observed: Mutex<Observed>,
+}
+
+/// Answers whose prompts' caching had been predicted, and how many of the last said what came of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Observed {
+    answers: u64,
+    share: f64,
 }
 
 /// How far predictions were off. Both shares are of prompt tokens, 0 to 1.
@@ -67,6 +75,21 @@ impl Predictions {
         }
     }
 
+    /// Counts an answer to a request whose caching was predicted: whether it says how much was cached.
+    pub fn note_answer(&self, says: bool) {
+        let mut observed = self.observed.lock();
+        observed.answers += 1;
+        let weight = 1.0 / observed.answers.min(WINDOW) as f64;
+        observed.share += (f64::from(says) - observed.share) * weight;
+    }
+
+    /// Of the last answers, the share that could be compared, 0 to 1; 0 before the first. Engines say it on demand
+    /// only, and of streams only to clients that ask for it.
+    #[must_use]
+    pub fn observed_share(&self) -> f64 {
+        self.observed.lock().share
+    }
+
     /// The errors now, in the order of [`Tier::ALL`].
     #[must_use]
     pub fn errors(&self) -> [PredictionError; Tier::ALL.len()] {
@@ -111,6 +134,16 @@ mod tests {
             predictions.observe(overlap(8, 0), size, 130, 128);
         }
         assert!(!predictions.errors()[0].drifts());
+    }
+
+    #[test]
+    fn the_share_observed_is_that_of_the_last_answers() {
+        let predictions = Predictions::default();
+        assert_eq!(predictions.observed_share(), 0.0);
+        [true, false, true, true].into_iter().for_each(|says| predictions.note_answer(says));
+        assert_eq!(predictions.observed_share(), 0.75);
+        (0..20 * WINDOW).for_each(|_| predictions.note_answer(false));
+        assert!(predictions.observed_share() < 0.01);
     }
 
     #[test]

@@ -39,19 +39,14 @@ pub(super) fn forget(app: &App, id: WorkerId) {
 /// What was predicted beside what came of it, by the slowest tier that a prediction counted on.
 pub(super) fn write(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     let ranks = view.members().map(|(set, member)| {
-        (
-            set.key.model.as_str(),
-            member.worker.id.to_string(),
-            member.rank.to_string(),
-            member.predictions.errors(),
-        )
+        (set.key.model.as_str(), member.worker.id.to_string(), member.rank.to_string(), &member.predictions)
     });
     let ranks: Vec<_> = ranks.collect();
-    let rows = ranks.iter().flat_map(|(model, worker, rank, errors)| {
-        Tier::ALL.into_iter().zip(errors).map(move |(tier, error)| {
+    let rows = ranks.iter().flat_map(|(model, worker, rank, predictions)| {
+        Tier::ALL.into_iter().zip(predictions.errors()).map(move |(tier, error)| {
             let labels =
                 [("worker", worker.as_str()), ("rank", rank), ("model", model), ("tier", tier.name())];
-            (labels, *error)
+            (labels, error)
         })
     });
     let rows: Vec<_> = rows.collect();
@@ -63,7 +58,17 @@ pub(super) fn write(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     let help = "Share of prompt tokens predicted as cached that were not, over the last answers";
     page.gauges("prediction_missing_ratio", help, values(|error| error.missing))?;
     let help = "Share of prompt tokens cached that were not predicted, over the last answers";
-    page.gauges("prediction_surplus_ratio", help, values(|error| error.surplus))
+    page.gauges("prediction_surplus_ratio", help, values(|error| error.surplus))?;
+    let rows = ranks.iter().map(|(model, worker, rank, predictions)| {
+        let labels = [("worker", worker.as_str()), ("rank", rank), ("model", model)];
+        (labels, predictions.observed_share())
+    });
+    let rows: Vec<_> = rows.collect();
+    page.gauges(
+        "prediction_observed_ratio",
+        "Share of the last answers that said how much of their prompt was cached, so that it could be compared",
+        rows.iter().map(|(labels, share)| (labels as Labels<'_>, *share)),
+    )
 }
 
 fn said(member: &RankMember, tier: Tier, error: PredictionError) -> String {

@@ -446,7 +446,7 @@ impl Observer for Prefilling {
         if let Some(ticket) = &mut self.ticket {
             ticket.usage(usage);
         }
-        watch::note_usage(&self.counters, &self.member, self.predicted, usage);
+        watch::note_usage(&self.counters, &self.member, self.predicted, Some(usage));
     }
 }
 

@@ -216,9 +216,9 @@ impl Observer for Relayed {
             ticket.end(self.watch.status, outcome);
         }
         // A decode engine counts what it took over as cached, which says nothing of any cache.
-        if let Some(usage) = self.usage.filter(|_| !self.watch.prefilled) {
+        if !self.watch.prefilled && (self.usage.is_some() || outcome == Outcome::Ok) {
             let Watch { in_flight, member, predicted, .. } = &self.watch;
-            note_usage(&in_flight.counters, member, *predicted, usage);
+            note_usage(&in_flight.counters, member, *predicted, self.usage);
         }
     }
 }
@@ -232,9 +232,19 @@ pub(super) fn outcome(end: End, status: StatusCode) -> Outcome {
     }
 }
 
-/// Counts what an engine says of its cache, if it says so, and holds it against what was predicted.
-pub(super) fn note_usage(counters: &Counters, member: &RankMember, predicted: Option<Overlap>, usage: Usage) {
-    let Some(cached) = usage.cached_tokens else { return };
+/// Counts what an engine says of its cache, if it says so, and holds it against what was predicted. `usage` is what the answer to a
+/// request had of it.
+pub(super) fn note_usage(
+    counters: &Counters,
+    member: &RankMember,
+    predicted: Option<Overlap>,
+    usage: Option<Usage>,
+) {
+    let said = usage.and_then(|usage| Some((usage, usage.cached_tokens?)));
+    if predicted.is_some() {
+        member.predictions.note_answer(said.is_some());
+    }
+    let Some((usage, cached)) = said else { return };
     counters.reported.fetch_add(1, Relaxed);
     counters.reported_prompt_tokens.fetch_add(usage.prompt_tokens, Relaxed);
     counters.reported_cached_tokens.fetch_add(cached, Relaxed);
