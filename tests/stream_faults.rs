@@ -333,6 +333,22 @@ fn batches_lost_at_the_end_of_a_burst_are_found_by_asking() {
 }
 
 #[test]
+fn a_socket_that_brings_nothing_of_what_is_said_is_made_anew() {
+    let publisher = Publisher::anywhere(Replies::Four);
+    let mut feed = publisher.feed();
+    feed.settings.idle_check = Some(Duration::from_millis(100));
+    let (_stream, recorder) = open(&feed);
+    recorder.wait_state(StreamState::Live);
+    publisher.lose(7);
+    whole(&recorder, "a", 7);
+    recorder.wait("a new socket", |seen| seen.notes.contains(&Note::Reconnect));
+    recorder.wait_state(StreamState::Live);
+    publisher.publish(3);
+    whole(&recorder, "a", 10);
+    assert_eq!(recorder.seen.lock().clears, 0, "{}", recorder.describe());
+}
+
+#[test]
 fn a_killed_engine_that_returns_silent_is_not_credited_with_its_past() {
     let publisher = Publisher::anywhere(Replies::Four);
     let (_stream, recorder) = follow(&publisher);

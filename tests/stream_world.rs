@@ -296,6 +296,13 @@ impl World {
                 Output::State(state) => self.state = state,
                 Output::GapFound => {}
                 Output::RestartFound => self.highest = None,
+                // With nothing but numbers to go by, nothing that travels may be lost.
+                Output::Reconnect if self.answers => {
+                    self.live.clear();
+                    (self.linked, self.told) = (false, None);
+                    self.machine.disconnected();
+                }
+                Output::Reconnect => {}
             }
         }
         if !self.machine.awaits_replay() {

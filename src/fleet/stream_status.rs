@@ -99,8 +99,11 @@ pub struct StreamStatus {
     gaps: AtomicU64,
     replays: AtomicU64,
     restarts: AtomicU64,
+    reconnects: AtomicU64,
     rejected_batches: AtomicU64,
     overloads: AtomicU64,
+    /// Times that it came to each state, in the order of [`StreamState::ALL`].
+    entered: [AtomicU64; StreamState::ALL.len()],
     overloaded: AtomicBool,
     growth_stopped: AtomicBool,
     replay_waits: AtomicBool,
@@ -122,8 +125,10 @@ impl StreamStatus {
             gaps: AtomicU64::new(0),
             replays: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
+            reconnects: AtomicU64::new(0),
             rejected_batches: AtomicU64::new(0),
             overloads: AtomicU64::new(0),
+            entered: [const { AtomicU64::new(0) }; StreamState::ALL.len()],
             overloaded: AtomicBool::new(false),
             growth_stopped: AtomicBool::new(false),
             replay_waits: AtomicBool::new(false),
@@ -166,6 +171,17 @@ impl StreamStatus {
         self.batches.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Notes that the stream came to another state. What is credited follows once everything before it is applied.
+    pub fn note_transition(&self, to: StreamState) {
+        self.entered[to as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Times that the stream came to each state, in the order of [`StreamState::ALL`].
+    #[must_use]
+    pub fn transitions(&self) -> [u64; StreamState::ALL.len()] {
+        self.entered.each_ref().map(|count| count.load(Ordering::Relaxed))
+    }
+
     /// Notes that batches were missing.
     pub fn note_gap(&self) {
         self.gaps.fetch_add(1, Ordering::Relaxed);
@@ -179,6 +195,11 @@ impl StreamStatus {
     /// Notes that the engine turned out to be a new incarnation.
     pub fn note_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a socket that brought nothing is made anew.
+    pub fn note_reconnect(&self) {
+        self.reconnects.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes a batch whose bytes could not be read at all.
@@ -253,6 +274,7 @@ impl StreamStatus {
             gaps: self.gaps.load(Ordering::Relaxed),
             replays: self.replays.load(Ordering::Relaxed),
             restarts: self.restarts.load(Ordering::Relaxed),
+            reconnects: self.reconnects.load(Ordering::Relaxed),
             rejected_batches: self.rejected_batches.load(Ordering::Relaxed),
             overloads: self.overloads.load(Ordering::Relaxed),
             last_batch_ms: self.last_batch_ms.load(Ordering::Relaxed),
@@ -272,6 +294,8 @@ pub struct StreamTotals {
     pub replays: u64,
     /// New incarnations of the engine recognised.
     pub restarts: u64,
+    /// Sockets that were made anew because they brought nothing of what the engine said.
+    pub reconnects: u64,
     /// Batches whose bytes could not be read.
     pub rejected_batches: u64,
     /// Times that batches were dropped because those before them waited.

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     fleet::{
         DeviceReport, DeviceWeights, Fence, Fleet, FleetView, PrefillPool, RankMember, RegistrationError,
-        SetView, Standing, WorkerSpec, WorkerType,
+        SetView, Standing, StreamState, StreamStatus, WorkerSpec, WorkerType,
     },
     metrics::CONTENT_TYPE,
     select::Exclusion,
@@ -362,8 +362,10 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
             "gaps": totals.gaps,
             "replays": totals.replays,
             "restarts": totals.restarts,
+            "reconnects": totals.reconnects,
             "rejected_batches": totals.rejected_batches,
             "overloads": totals.overloads,
+            "transitions": transitions(&member.status),
             "overloaded": member.status.overloaded(),
             "growth_stopped": member.status.growth_stopped(),
             "replay_waits": member.status.replay_waits(),
@@ -377,6 +379,12 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
             "decode_blocks": load.decode_blocks,
         },
     })
+}
+
+/// Times that a stream came to each state; those that it never was in are left out.
+fn transitions(status: &StreamStatus) -> Value {
+    let counts = StreamState::ALL.into_iter().zip(status.transitions());
+    counts.filter(|&(_, count)| count > 0).map(|(state, count)| (state.name(), count)).collect()
 }
 
 async fn list_sets(State(app): State<Arc<App>>) -> Json<Value> {

@@ -20,6 +20,8 @@ use super::{
 const TURN: usize = 1_000;
 /// Pause before a socket that met a stranger is opened again.
 const REOPEN: Duration = Duration::from_secs(2);
+/// How long a socket may try to connect before it is made anew. ZMQ goes on trying by itself; this is for whatever keeps it from that.
+const UNCONNECTED: Duration = Duration::from_secs(60);
 
 /// In milliseconds, rounded up: waking a moment early would spin until the time has come.
 fn poll_timeout(wait: Option<Duration>) -> i64 {
@@ -53,7 +55,7 @@ impl<S: Sink> Driver<S> {
             wanted: None,
             permit: None,
             connections: 0,
-            reopen_at: None,
+            reopen_at: Some(UNCONNECTED),
             inbox,
             start: Instant::now(),
             feed,
@@ -235,6 +237,7 @@ impl<S: Sink> Driver<S> {
                 Output::State(state) => self.sink.publish(state),
                 Output::GapFound => self.sink.note(Note::Gap),
                 Output::RestartFound => self.sink.note(Note::Restart),
+                Output::Reconnect => self.reconnect(),
                 Output::AskReplay { from, purpose } => {
                     self.sink.note(Note::Replay(purpose));
                     self.ask(from);
@@ -284,21 +287,31 @@ impl<S: Sink> Driver<S> {
         }
     }
 
+    /// Gives up a subscriber that is connected and brings nothing. Where the engine connects to us there is nothing to give up.
+    fn reconnect(&mut self) {
+        if self.feed.endpoint.mode == EndpointMode::Bind {
+            return;
+        }
+        self.sink.note(Note::Reconnect);
+        self.connections = 0;
+        self.machine.disconnected();
+        self.reopen_at = Some(self.now());
+    }
+
     /// Replaces a subscriber that may have stopped trying. One that listens goes on by itself.
     fn reopen(&mut self) {
         let now = self.now();
         if self.connections > 0 || self.feed.endpoint.mode == EndpointMode::Bind {
             self.reopen_at = None;
-        }
-        if self.reopen_at.is_none_or(|at| at > now) {
             return;
         }
-        match Subscriber::open(&self.lent.context, &self.feed) {
-            Ok(subscriber) => {
-                self.subscriber = subscriber;
-                self.reopen_at = None;
-            }
-            Err(_) => self.reopen_at = Some(now + REOPEN),
+        if *self.reopen_at.get_or_insert(now + UNCONNECTED) > now {
+            return;
+        }
+        self.reopen_at = Some(now + REOPEN);
+        if let Ok(subscriber) = Subscriber::open(&self.lent.context, &self.feed) {
+            self.subscriber = subscriber;
+            self.reopen_at = Some(now + UNCONNECTED);
         }
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct IndexSink {
     lane: Lane,
     /// From the first batch that is not taken until the lane has room.
     overloaded: bool,
+    /// The state that was told last.
+    told: StreamState,
     counters: Arc<Counters>,
 }
 
@@ -63,6 +65,7 @@ impl IndexSink {
             gate,
             lane,
             overloaded: false,
+            told: StreamState::Unproven,
             counters,
         }
     }
@@ -211,7 +214,12 @@ impl Sink for IndexSink {
     }
 
     fn publish(&mut self, state: StreamState) {
-        tracing::info!(worker = %self.source.worker, rank = %self.source.rank, %state, "KV event stream");
+        // It may be told again, for what it holds of: a new incarnation, or after what the index held was dropped.
+        let before = std::mem::replace(&mut self.told, state);
+        if before != state {
+            self.gate.status().note_transition(state);
+            tracing::info!(worker = %self.source.worker, rank = %self.source.rank, %before, %state, "KV event stream");
+        }
         if state == StreamState::Unproven {
             self.gate.withdraw();
         } else {
@@ -236,8 +244,21 @@ impl Sink for IndexSink {
             Note::Replay(_) => self.gate.status().note_replay(),
             Note::ReplayWaits(waits) => self.gate.status().set_replay_waits(waits),
             Note::Restart => {
+                tracing::info!(
+                    worker = %self.source.worker,
+                    rank = %self.source.rank,
+                    "the engine was started anew: what its predecessor held is dropped"
+                );
                 self.gate.status().note_restart();
                 self.normaliser.reset();
+            }
+            Note::Reconnect => {
+                tracing::info!(
+                    worker = %self.source.worker,
+                    rank = %self.source.rank,
+                    "the engine's KV events do not arrive, though it is connected: connecting anew"
+                );
+                self.gate.status().note_reconnect();
             }
             Note::BadMessage => self.counters.note_bad_message(),
         }

@@ -70,6 +70,8 @@ pub enum Note {
     ReplayWaits(bool),
     /// A new incarnation was recognised.
     Restart,
+    /// The live socket was dead and is made anew.
+    Reconnect,
     /// A message was not shaped like a batch and was dropped.
     BadMessage,
 }

@@ -244,8 +244,22 @@ impl World {
     fn check_counts(&mut self, at: (usize, usize)) -> Result<(), String> {
         let stream = &self.side(at).stream;
         let (totals, counted) = (stream.status.totals(), stream.counted);
-        let seen = (totals.gaps, totals.replays, totals.restarts, totals.batches, totals.rejected_batches);
-        let happened = (counted.gaps, counted.replays, counted.restarts, counted.batches, counted.unreadable);
+        let seen = [
+            totals.gaps,
+            totals.replays,
+            totals.restarts,
+            totals.batches,
+            totals.rejected_batches,
+            totals.reconnects,
+        ];
+        let happened = [
+            counted.gaps,
+            counted.replays,
+            counted.restarts,
+            counted.batches,
+            counted.unreadable,
+            counted.reconnects,
+        ];
         ensure(seen == happened, || format!("rank {at:?}: {seen:?} is shown of {happened:?}"))?;
         let (shown, state) = (stream.status.state(), stream.machine.state());
         ensure(shown == state, || format!("rank {at:?}: {shown} is shown, and it is {state}"))

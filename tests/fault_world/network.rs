@@ -127,6 +127,12 @@ impl Link {
         }
     }
 
+    /// The router closes its socket: what travelled to it is lost, and somebody has to link the two again.
+    pub(crate) fn renew(&mut self) {
+        (self.linked, self.silent_until) = (false, None);
+        self.live.clear();
+    }
+
     /// The socket of the last request is closed, and a new one asks.
     pub(crate) fn ask(&mut self, from: u64, lost: bool) {
         self.hang_up();

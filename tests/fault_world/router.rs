@@ -76,6 +76,7 @@ pub(crate) struct Counted {
     pub(crate) restarts: u64,
     pub(crate) batches: u64,
     pub(crate) unreadable: u64,
+    pub(crate) reconnects: u64,
 }
 
 /// Why the next clear comes.
@@ -100,6 +101,8 @@ pub(crate) struct Stream {
     pub(crate) counted: Counted,
     /// What it was sent counts as cached there, under a slot beside.
     pub(crate) predicted: Option<(Slot, Box<dyn Expectations>)>,
+    /// Every request for a replay is answered.
+    answers: bool,
     broken: Broken,
     cause: Cause,
 }
@@ -107,7 +110,7 @@ pub(crate) struct Stream {
 impl Stream {
     pub(crate) fn open(
         (shelf, at): (&mut Shelf, usize),
-        (settings, can_replay): (StreamSettings, bool),
+        (settings, can_replay, answers): (StreamSettings, bool, bool),
         rank: u32,
         predicts: bool,
         broken: Broken,
@@ -139,6 +142,7 @@ impl Stream {
             told: None,
             counted: Counted::default(),
             predicted,
+            answers,
             broken,
             cause: Cause::Other,
         }
@@ -185,6 +189,14 @@ impl Stream {
                 Output::RestartFound => {
                     (self.cause, self.counted.restarts) = (Cause::Restart, self.counted.restarts + 1);
                     self.sink.note(Note::Restart);
+                }
+                // With nothing but numbers to go by, nothing that travels may be lost.
+                Output::Reconnect if !self.answers => {}
+                Output::Reconnect => {
+                    self.counted.reconnects += 1;
+                    self.sink.note(Note::Reconnect);
+                    link.renew();
+                    self.disconnected();
                 }
                 Output::AskReplay { from, purpose } => {
                     self.counted.replays += u64::from(purpose != Purpose::Check);

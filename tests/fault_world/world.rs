@@ -137,7 +137,7 @@ impl World {
     fn open(&mut self, engine: &Engine, rank: u32, block_size: u32) -> Stream {
         let at = usize::from(block_size == BLOCK_SIZES[1]);
         let predicts = self.rng.u8(..3) == 0;
-        let machine = (engine.settings, engine.can_replay);
+        let machine = (engine.settings, engine.can_replay, engine.answers);
         Stream::open((&mut self.shelves[at], at), machine, rank, predicts, self.broken)
     }
 

@@ -144,10 +144,31 @@ fn an_engine_that_answers_no_proof_is_asked_again() {
         ("seconds 5", ""),
         ("seconds 5", "prove from 0"),
         ("failed", ""),
-        ("seconds 5", "prove from 0"),
+        ("seconds 9", ""),
+        ("seconds 1", "prove from 0"),
         ("replayed 0", "replaying"),
         ("end", "live"),
     ]);
+}
+
+#[test]
+fn each_question_in_a_row_that_stays_unanswered_doubles_the_pause_up_to_a_bound() {
+    let before = [
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("disconnected", "unproven"),
+        ("connected", "prove from 0"),
+    ];
+    // Each is given up after five seconds; then it is waited for another.
+    let mut script = before.to_vec();
+    for wait in ["seconds 4", "seconds 9", "seconds 19", "seconds 39", "seconds 79", "seconds 79"] {
+        script.extend([("seconds 5", ""), (wait, ""), ("seconds 1", "prove from 0")]);
+    }
+    // An answer ends the row.
+    script.extend([("replayed 0", "replaying"), ("seconds 5", "unproven"), ("seconds 4", "")]);
+    script.push(("seconds 1", "prove from 0"));
+    replayable(&script);
 }
 
 #[test]
@@ -323,9 +344,36 @@ fn a_silent_engine_is_asked_whether_something_was_missed() {
         ("seconds 29", ""),
         ("seconds 1", "check from 0"),
     ];
-    let after: [&[(&str, &str)]; 5] = [
+    let after: [&[(&str, &str)]; 7] = [
         &[("replayed 0", ""), ("end", ""), ("seconds 30", "check from 0")],
-        &[("replayed 0", ""), ("replayed 1", "gap, apply a1, replaying"), ("end", "live")],
+        &[
+            ("replayed 0", ""),
+            ("replayed 1", "gap, apply a1, replaying"),
+            ("end", "live"),
+            // What came by the replay alone the live socket should have brought: after another silence it counts as dead.
+            ("seconds 29", ""),
+            ("seconds 1", "reconnect"),
+            ("disconnected", "unproven"),
+            ("connected", "prove from 1"),
+            ("replayed 1", "replaying"),
+            ("end", "live"),
+        ],
+        &[
+            ("replayed 0", ""),
+            ("replayed 1", "gap, apply a1, replaying"),
+            ("end", "live"),
+            // It was late, not dead.
+            ("live 1", ""),
+            ("seconds 30", "check from 1"),
+        ],
+        &[
+            // Where the engine connects to us nothing can be made anew: it is asked again.
+            ("replayed 0", ""),
+            ("replayed 1", "gap, apply a1, replaying"),
+            ("end", "live"),
+            ("seconds 30", "reconnect"),
+            ("seconds 30", "check from 1"),
+        ],
         &[("end", "restart, clear, heal from 0, replaying"), ("end", "live")],
         &[("seconds 5", ""), ("seconds 29", ""), ("seconds 1", "check from 0")],
         &[("live 1", "apply a1"), ("replayed 0", ""), ("seconds 30", "check from 1")],

@@ -28,6 +28,7 @@ pub(crate) fn say(output: &Output<Vec<u8>>) -> String {
         Output::State(state) => state.name().into(),
         Output::GapFound => "gap".into(),
         Output::RestartFound => "restart".into(),
+        Output::Reconnect => "reconnect".into(),
     }
 }
 

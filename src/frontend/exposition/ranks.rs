@@ -123,6 +123,12 @@ impl<'a> Ranks<'a> {
             |_, m| flag(u8::from(m.status.growth_stopped())),
         )?;
         self.counter(page, "worker_restarts", "New incarnations recognised", |m| m.status.totals().restarts)?;
+        self.counter(
+            page,
+            "worker_event_reconnects",
+            "Event sockets that brought nothing and were made anew",
+            |m| m.status.totals().reconnects,
+        )?;
         self.counter(page, "worker_unreadable_batches", "Batches that could not be read", |m| {
             m.status.totals().rejected_batches
         })?;
@@ -180,6 +186,23 @@ impl<'a> Ranks<'a> {
             "worker_stream_state",
             "1 for the state that the event stream is in",
             rows.iter().map(|(labels, value)| (labels as Labels<'_>, *value)),
+        )?;
+        let rows: Vec<_> = self
+            .ranks
+            .iter()
+            .zip(&labels)
+            .flat_map(|((_, member, _), labels)| {
+                let counts = StreamState::ALL.into_iter().zip(member.status.transitions());
+                counts.map(move |(state, count)| {
+                    let [worker, rank, model] = *labels;
+                    ([worker, rank, model, ("state", state.name())], count)
+                })
+            })
+            .collect();
+        page.counters(
+            "worker_stream_transitions",
+            "Times that the event stream came to the state",
+            rows.iter().map(|(labels, count)| (labels as Labels<'_>, *count)),
         )
     }
 

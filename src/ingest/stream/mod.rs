@@ -62,9 +62,10 @@ use crate::fleet::StreamState;
 pub struct StreamSettings {
     /// Silence after which a replay counts as failed. Each replayed batch starts it again.
     pub replay_timeout: Duration,
-    /// Pause before an engine that did not answer is asked again.
+    /// Pause before an engine that did not answer is asked again. It doubles with each time in a row, up to sixteenfold.
     pub retry: Duration,
-    /// Silence on the live socket after which the engine is asked whether something was missed; `None` = never.
+    /// Silence on the live socket after which the engine is asked whether something was missed; `None` = never. If something was, and
+    /// the socket stays silent for as long again, it counts as dead and is made anew.
     pub idle_check: Option<Duration>,
     /// Replays in a row that may end before they reach the held batches; then what is missing counts as lost.
     pub replay_attempts: u32,
@@ -128,6 +129,9 @@ pub enum Output<P> {
     GapFound,
     /// The engine was found to be a new incarnation.
     RestartFound,
+    /// The live socket brings nothing of what the engine says, though it seems connected: make it anew, if that is ours to do, and tell
+    /// [`StreamMachine::disconnected`] of the old one.
+    Reconnect,
 }
 
 /// The bytes of the batch that was applied last, in short.
@@ -170,7 +174,11 @@ pub struct StreamMachine<P> {
     /// Live batches, while a request that is not a check runs.
     held: Held<P>,
     retry_at: Option<Duration>,
+    /// Requests in a row of which nothing was heard.
+    unanswered: u32,
     check_at: Option<Duration>,
+    /// A check brought batches, and the live socket nothing since.
+    deaf: bool,
     /// What the sink was handed last.
     handed: Handed,
     /// While batches are not taken: when to look whether the sink has room.
@@ -198,7 +206,9 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             lost_before: None,
             request: None,
             retry_at: None,
+            unanswered: 0,
             check_at: None,
+            deaf: false,
             handed: Handed::default(),
             room_at: None,
             resync_after: Duration::ZERO,
@@ -292,6 +302,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             return;
         }
         self.rest(now);
+        self.deaf = false;
         let mut meaning = self.cursor.live(sequence);
         if meaning == Observation::Restart {
             self.begin_incarnation();
@@ -331,6 +342,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     pub fn replayed(&mut self, now: Duration, sequence: u64, payload: P) {
         let Some(request) = &mut self.request else { return };
         request.deadline = now + self.settings.replay_timeout;
+        self.unanswered = 0;
         match request.against {
             Some(last) if sequence < last.sequence => {}
             Some(last) if sequence == last.sequence => {
@@ -350,6 +362,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// The engine said that the replay is complete.
     pub fn replay_ended(&mut self, now: Duration) {
         let Some(request) = &self.request else { return };
+        self.unanswered = 0;
         let attempts = request.attempts + 1;
         if request.against.is_some() {
             // Nothing at or above the batch we saw: see the module's table.
@@ -393,7 +406,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         if due(self.check_at) {
             self.check_at = None;
             if self.request.is_none() && self.retry_at.is_none() && self.room_at.is_none() && self.proven {
-                self.ask(now, Purpose::Check);
+                self.check(now);
             }
         }
         self.publish();

@@ -13,7 +13,20 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.check_at = self.settings.idle_check.filter(|_| self.can_replay).map(|after| now + after);
     }
 
+    /// The live socket was silent for long. That is an engine without work, lost batches at the end of a burst, or a socket that is
+    /// dead; the last is told by a second silence, after the first turned out to be none.
+    pub(super) fn check(&mut self, now: Duration) {
+        if std::mem::take(&mut self.deaf) {
+            self.outputs.push_back(Output::Reconnect);
+            self.rest(now);
+        } else {
+            self.ask(now, Purpose::Check);
+        }
+    }
+
     pub(super) fn drop_connection(&mut self) {
+        self.unanswered = 0;
+        self.deaf = false;
         self.connected = false;
         self.proven = false;
         self.request = None;
@@ -154,6 +167,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         if request.purpose != Purpose::Heal {
             self.outputs.push_back(Output::GapFound);
         }
+        self.deaf |= request.purpose == Purpose::Check;
         request.purpose = Purpose::Heal;
         request.against = None;
     }
@@ -185,7 +199,8 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         }
         let Some(first) = self.held.first() else {
             // No batch says how the engine stands, so nothing is known to be lost. Ask again.
-            self.retry_at = Some(now + self.settings.retry);
+            self.retry_at = Some(now + self.settings.retry * (1 << self.unanswered.min(4)));
+            self.unanswered += 1;
             if self.last.is_some() {
                 self.proven = false;
             } else {
