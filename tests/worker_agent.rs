@@ -215,6 +215,47 @@ async fn an_engine_that_is_gone_is_deregistered_until_it_is_back() {
     engine.stop().await;
 }
 
+/// So quickly that no look at it fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_was_started_anew_between_two_looks_is_registered_anew() {
+    let settings = with_lasting_ports(engine_settings());
+    let (engine, rig) = (MockEngine::start(settings.clone()).await.unwrap(), empty_frontend().await);
+    let mut beside = beside(&engine, &rig);
+    (beside.pace.health_failures, beside.pace.identity_interval) = (u32::MAX, Duration::from_millis(20));
+    let agent = Agent::start(beside);
+    wait_for_workers(&rig, 1).await;
+    rig.wait_for_streams("live").await;
+    let before = rig.workers().await[0].clone();
+
+    // Its events are elsewhere then (GET /kv_event_sources).
+    engine.stop().await;
+    let moved = MockSettings { http: settings.http, ..with_lasting_ports(engine_settings()) };
+    let engine = MockEngine::start(moved.clone()).await.unwrap();
+    eventually("its new endpoint is followed", async || {
+        let workers = rig.workers().await;
+        workers.iter().any(|worker| {
+            worker["stream"]["endpoint"] != before["stream"]["endpoint"]
+                && worker["stream"]["state"] == "live"
+        })
+    })
+    .await;
+    let after = rig.workers().await[0].clone();
+    assert_eq!(after["id"], before["id"], "it keeps its id, which is in metrics and pins");
+
+    // Or where they were: then it is the time of its start that tells.
+    engine.stop().await;
+    let engine = MockEngine::start(moved).await.unwrap();
+    eventually("it is registered anew", async || {
+        let workers = rig.workers().await;
+        workers.iter().any(|worker| worker["registered_ms"].as_u64() > after["registered_ms"].as_u64())
+    })
+    .await;
+    rig.wait_for_streams("live").await;
+    assert_eq!(rig.workers().await[0]["stream"]["endpoint"], after["stream"]["endpoint"]);
+    agent.stop().await;
+    engine.stop().await;
+}
+
 /// Registrations follow the engine, whichever comes first.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_comes_later_is_waited_for() {

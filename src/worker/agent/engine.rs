@@ -1,6 +1,6 @@
 //! What an engine says of itself when it is asked.
 
-use std::str::FromStr;
+use std::{fmt::Display, str::FromStr};
 
 use http::Uri;
 use serde_json::Value;
@@ -35,6 +35,45 @@ pub(super) struct Told {
     /// The adapters among them.
     pub(super) adapters: Vec<String>,
     pub(super) max_model_len: Option<u64>,
+    /// When its process was started, as it spells it.
+    pub(super) started: Option<String>,
+}
+
+/// What tells an engine from the one that is started in its place, as far as it tells.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Identity {
+    started: Option<String>,
+    events: Option<KvEvents>,
+    ranks: Option<u32>,
+    block_size: Option<u32>,
+}
+
+impl Told {
+    pub(super) fn identity(&self) -> Identity {
+        fn value<T: Clone>(fact: Option<&Stated<T>>) -> Option<T> {
+            fact.map(|fact| fact.value.clone())
+        }
+        Identity {
+            started: self.started.clone(),
+            events: value(self.facts.events.as_ref()),
+            ranks: value(self.facts.ranks.as_ref()),
+            block_size: value(self.facts.block_size.as_ref()),
+        }
+    }
+}
+
+impl Identity {
+    /// What is another than before, in words; a question that is not answered says nothing.
+    pub(super) fn change(&self, now: &Self) -> Option<String> {
+        fn moved<T: PartialEq + Display>(what: &str, before: Option<&T>, now: Option<&T>) -> Option<String> {
+            let (before, now) = before.zip(now).filter(|(before, now)| before != now)?;
+            Some(format!("{what}: {now}, before {before}"))
+        }
+        moved("its KV events", self.events.as_ref(), now.events.as_ref())
+            .or_else(|| moved("its ranks", self.ranks.as_ref(), now.ranks.as_ref()))
+            .or_else(|| moved("its block size", self.block_size.as_ref(), now.block_size.as_ref()))
+            .or_else(|| moved("its process's start", self.started.as_ref(), now.started.as_ref()))
+    }
 }
 
 const MODELS: &str = "/v1/models";
@@ -68,6 +107,10 @@ impl Engine {
                 told.facts.block_size = cache_config(&page, "block_size").map(|size| by(size, METRICS));
                 told.facts.total_kv_blocks =
                     cache_config(&page, "num_gpu_blocks").map(|blocks| by(blocks, METRICS));
+                told.started = page
+                    .lines()
+                    .find_map(|line| line.strip_prefix("process_start_time_seconds "))
+                    .map(str::to_owned);
             }
             Backend::Sglang => {
                 if let Some(server) = self.ask(SERVER).await? {
@@ -77,6 +120,11 @@ impl Engine {
             Backend::Trtllm => {}
         }
         Ok(told)
+    }
+
+    /// What it is now; `None` if it does not answer.
+    pub(super) async fn identity(&self) -> Option<Identity> {
+        self.tell().await.ok().map(|told| told.identity())
     }
 
     /// The adapters that it serves now; `None` if it does not tell.
@@ -218,6 +266,27 @@ mod tests {
         let mut silent = Facts::default();
         read_sources(&json!({}), &mut silent);
         assert_eq!(silent.events, Some(by(KvEvents::Silent, SOURCES)));
+    }
+
+    #[test]
+    fn another_engine_is_told_by_what_it_says_and_not_by_what_it_leaves_out() {
+        let identity = |started: Option<&str>, block_size| Identity {
+            started: started.map(str::to_owned),
+            block_size,
+            ..Identity::default()
+        };
+        let known = identity(Some("1.5e9"), Some(16));
+        assert_eq!(known.change(&known), None);
+        assert_eq!(known.change(&identity(None, None)), None);
+        assert_eq!(identity(None, None).change(&known), None);
+        assert_eq!(
+            known.change(&identity(Some("1.6e9"), Some(16))).unwrap(),
+            "its process's start: 1.6e9, before 1.5e9"
+        );
+        assert_eq!(
+            known.change(&identity(Some("1.6e9"), Some(32))).unwrap(),
+            "its block size: 32, before 16"
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod registration;
 use std::{
     future::Future,
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use http::{HeaderValue, Uri};
@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::{
-    engine::{Engine, Unwell},
+    engine::{Engine, Identity, Unwell},
     registration::Registration,
 };
 use super::{
@@ -72,6 +72,9 @@ pub struct AgentSettings {
 pub struct Pace {
     /// Between two looks at an engine that is well. Default 1 s.
     pub health_interval: Duration,
+    /// Between two questions to an engine that is well whether it still is what it was: started when it was, with its KV events where
+    /// they were, in blocks of that size. One that missed a look is asked at once. Default 10 s.
+    pub identity_interval: Duration,
     /// Looks in a row that have to fail before the engine counts as gone. Default 3: one that is busy may miss one.
     pub health_failures: u32,
     /// What an answer may take. Default 5 s.
@@ -86,6 +89,7 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             health_interval: Duration::from_secs(1),
+            identity_interval: Duration::from_secs(10),
             health_failures: 3,
             patience: Duration::from_secs(5),
             first_retry: Duration::from_millis(250),
@@ -141,13 +145,20 @@ async fn watch_engine(settings: &AgentSettings, describe: &watch::Sender<Describ
                 continue;
             }
         };
+        let identity = told.identity();
         let spec = match describe::describe(settings, told) {
             Ok(spec) => Arc::new(stamped(spec)),
             Err(error) => return error,
         };
         describe.send_replace(Some(Arc::clone(&spec)));
-        let reason = wait_until_gone(&engine, settings.pace, spec, describe).await;
-        warn!(engine = %settings.engine, reason, "engine is gone: deregistering until it is back");
+        match wait_until_gone(&engine, settings.pace, (spec, identity), describe).await {
+            Gone::Unwell(reason) => {
+                warn!(engine = %settings.engine, reason, "engine is gone: deregistering until it is back");
+            }
+            Gone::Another(change) => {
+                warn!(engine = %settings.engine, change, "engine is not the one that was registered: registering it anew");
+            }
+        }
         describe.send_replace(None);
     }
 }
@@ -174,18 +185,32 @@ async fn wait_until_well(engine: &Engine, pace: Pace) {
     info!(engine = %engine.url, "engine is well");
 }
 
+/// Why an engine is not there any more.
+enum Gone {
+    Unwell(String),
+    /// Another one answers in its place, and what is other about it.
+    Another(String),
+}
+
 /// Why it counts as gone. Until then its description follows the adapters that it loads and unloads.
 async fn wait_until_gone(
     engine: &Engine,
     pace: Pace,
-    mut spec: Arc<WorkerSpec>,
+    (mut spec, identity): (Arc<WorkerSpec>, Identity),
     describe: &watch::Sender<Described>,
-) -> String {
-    let mut failures = 0;
+) -> Gone {
+    let (mut failures, mut identified) = (0, Instant::now());
     loop {
         tokio::time::sleep(pace.health_interval).await;
         match engine.is_well().await {
             Ok(()) => {
+                if failures > 0 || identified.elapsed() >= pace.identity_interval {
+                    identified = Instant::now();
+                    let now = engine.identity().await;
+                    if let Some(change) = now.and_then(|now| identity.change(&now)) {
+                        return Gone::Another(change);
+                    }
+                }
                 failures = 0;
                 let other = engine.adapters().await.filter(|adapters| *adapters != spec.lora_adapters);
                 let Some(lora_adapters) = other else { continue };
@@ -201,7 +226,7 @@ async fn wait_until_gone(
             Err(Unwell(reason)) => {
                 failures += 1;
                 if failures >= pace.health_failures {
-                    return reason;
+                    return Gone::Unwell(reason);
                 }
             }
         }

@@ -10,9 +10,15 @@ pub(super) fn cache_usage(settings: &MockSettings, stats: &Stats) -> f64 {
     stats.used_blocks.get() as f64 / f64::from(settings.num_gpu_blocks.saturating_sub(1).max(1))
 }
 
-/// The text exposition. A subset of vLLM's metrics: those that routers and autoscalers read.
-pub(super) fn render(settings: &MockSettings, stats: &Stats) -> String {
+/// The text exposition. A subset of vLLM's metrics: those that routers and autoscalers read. `started`: when the engine was, in seconds
+/// since the epoch.
+pub(super) fn render(settings: &MockSettings, stats: &Stats, started: f64) -> String {
     let mut text = Exposition { out: String::with_capacity(8192), settings };
+    let _ = writeln!(
+        text.out,
+        "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.\n\
+         # TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {started:?}"
+    );
     text.gauge("num_requests_running", "Number of requests in model execution batches.");
     text.sample("num_requests_running", &[], stats.running.get() as f64);
     text.gauge("num_requests_waiting", "Number of requests waiting to be processed.");

@@ -33,7 +33,7 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
         json!({
             "id": id,
             "object": "model",
-            "created": app.started,
+            "created": app.started.as_secs(),
             "owned_by": "vllm",
             "root": id,
             "parent": parent,
@@ -41,7 +41,7 @@ pub(super) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
             "permission": [{
                 "id": format!("modelperm-{id}"),
                 "object": "model_permission",
-                "created": app.started,
+                "created": app.started.as_secs(),
                 "allow_create_engine": false,
                 "allow_sampling": true,
                 "allow_logprobs": true,
@@ -96,7 +96,7 @@ pub(super) async fn unload_lora_adapter(
 }
 
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let text = metrics::render(&app.settings, &app.stats);
+    let text = metrics::render(&app.settings, &app.stats, app.started.as_secs_f64());
     ([(CONTENT_TYPE, "text/plain; version=1.0.0; charset=utf-8")], text).into_response()
 }
 

@@ -1,7 +1,7 @@
 //! From a parsed request to running requests, and back to what they said.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -157,7 +157,11 @@ pub(super) fn finish_reason(finish: Option<Finish>) -> Value {
 }
 
 pub(super) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    since_the_epoch().as_secs()
+}
+
+pub(super) fn since_the_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn namespace(app: &App, headers: &HeaderMap, sampling: &Sampling) -> Result<Namespace, ApiError> {

@@ -14,6 +14,7 @@ mod tokenize;
 mod transfer;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
@@ -44,8 +45,8 @@ pub(super) struct App {
     pub(super) faults: Arc<HttpFaults>,
     /// The adapters that are loaded.
     pub(super) loras: RwLock<Vec<Lora>>,
-    /// Seconds since the epoch.
-    pub(super) started: u64,
+    /// Since the epoch.
+    pub(super) started: Duration,
 }
 
 impl App {
@@ -64,7 +65,7 @@ impl App {
             stats,
             publisher,
             faults: Arc::default(),
-            started: generation::unix_seconds(),
+            started: generation::since_the_epoch(),
         }
     }
 
