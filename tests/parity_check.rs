@@ -25,7 +25,9 @@ use serde_json::Value;
 
 use crate::{
     process::{FREE_PORTS, Process},
-    rig::{MODEL, TINY, engine_settings, lasting_port, other_template, worker},
+    rig::{
+        MODEL, TINY, engine_settings, lasting_port, other_template, other_tokenizer, tool_template, worker,
+    },
 };
 
 const PATIENCE: Patience = Patience {
@@ -36,7 +38,12 @@ const PATIENCE: Patience = Patience {
 
 /// Holds an engine against `spec`, as a router would that has the project's tokenizer.
 async fn report(spec: &WorkerSpec) -> Report {
-    let encoder = Some(Arc::new(Encoder::load(Path::new(TINY), None).unwrap()));
+    report_with(spec, Encoder::load(Path::new(TINY), None).unwrap()).await
+}
+
+/// The same of a router with another tokenizer or template.
+async fn report_with(spec: &WorkerSpec, encoder: Encoder) -> Report {
+    let encoder = Some(Arc::new(encoder));
     let subject = Subject { spec: spec.clone(), encoder, upstream: PoolSettings::default() };
     let evidence = examine(&subject, PATIENCE, Ears::Own).await.unwrap();
     judge(spec, &evidence)
@@ -77,9 +84,11 @@ async fn an_engine_that_is_as_announced_is_admitted() {
     let announce = |spec| WorkerSpec { lora_adapters: vec!["ad".to_owned()], ..spec };
     let report = examined(settings, announce).await;
     for found in &report.findings {
-        assert_eq!(found.verdict, Verdict::Ok, "{found:?}");
+        // A mock engine names blocks by a rule of its own.
+        let expected = if found.check == Check::EngineHash { Verdict::Unknown } else { Verdict::Ok };
+        assert_eq!(found.verdict, expected, "{found:?}");
     }
-    assert_eq!((report.findings.len(), report.admission()), (14, Admission::Admit), "{report:?}");
+    assert_eq!((report.findings.len(), report.admission()), (15, Admission::Admit), "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,6 +97,40 @@ async fn another_template_is_named() {
     differs(&report, Check::ChatTemplate, &[Check::ToolTemplate], Admission::LoadOnly, "chat_template");
     assert_eq!(finding(&report, Check::Tokenizer).verdict, Verdict::Ok);
     assert_eq!(finding(&report, Check::HashRule).verdict, Verdict::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_has_tools_otherwise_is_named() {
+    let engine = MockEngine::start(MockSettings { encoder: Arc::new(tool_template()), ..engine_settings() });
+    let engine = engine.await.unwrap();
+    let spec = worker(1, &engine);
+    // The router's says nothing of tools.
+    let other = report(&spec).await;
+    differs(&other, Check::ToolTemplate, &[], Admission::LoadOnly, "chat_template");
+    assert_eq!(finding(&other, Check::ChatTemplate).verdict, Verdict::Ok);
+    let same = report_with(&spec, tool_template()).await;
+    let [plain, tools] = [Check::ChatTemplate, Check::ToolTemplate].map(|check| finding(&same, check));
+    assert_eq!((tools.verdict, same.admission()), (Verdict::Ok, Admission::Admit), "{same:?}");
+    assert_ne!(plain.found, tools.found, "the tools are part of the prompt");
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tokenizer_is_named() {
+    let report = examined(other_tokenizer(engine_settings()), |spec| spec).await;
+    differs(&report, Check::Tokenizer, &[], Admission::LoadOnly, "--tokenizer");
+    for check in [Check::ChatTemplate, Check::ToolTemplate] {
+        assert_eq!(finding(&report, check).verdict, Verdict::Unknown, "{report:?}");
+    }
+    // The canary comes as tokens.
+    assert_eq!(finding(&report, Check::HashRule).verdict, Verdict::Ok, "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_rank_than_the_engine_s_is_named() {
+    let settings = MockSettings { data_parallel_rank: 1, ..engine_settings() };
+    let report = examined(settings, |spec| spec).await;
+    differs(&report, Check::Ranks, &[], Admission::LoadOnly, "first_rank = 1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,6 +9,8 @@
     reason = "a failed expectation is how a test reports"
 )]
 
+use std::ops::Range;
+
 use kvroute::{
     doctor::{
         Admission::{self, Admit, LoadOnly, Refuse},
@@ -35,21 +37,50 @@ fn tokens() -> Vec<u32> {
     (0..56).map(|n| n * 7 % 200 + 32).collect()
 }
 
+/// What vLLM calls the blocks of a prompt; tests/fixtures/vllm_block_names.py makes them.
+fn vllm_names(about: &str) -> Vec<Vec<u8>> {
+    let text = include_str!("fixtures/vllm_block_names.json");
+    let fixture: serde_json::Value = serde_json::from_str(text).unwrap();
+    let mut cases = fixture["cases"].as_array().unwrap().iter();
+    let case = cases.find(|case| case["about"] == about).unwrap();
+    let names = case["names"].as_array().unwrap().iter();
+    names.map(|name| hex::decode(name.as_str().unwrap()).unwrap()).collect()
+}
+
 /// A stored event of an engine: what it says of the prompt's full blocks.
+#[derive(Clone, Copy)]
 struct Stored {
     block_size: usize,
     salt: bool,
     lora: Option<(&'static str, bool)>,
     rank: u32,
+    /// Which of vllm_names; other blocks than those of 16 are called 1, 2, ...
+    names: &'static str,
+    /// Names are told whole, not their end.
+    whole: bool,
+    /// The last block is reported by itself, after the first one.
+    parted: bool,
 }
 
-const AS_ANNOUNCED: Stored = Stored { block_size: 16, salt: true, lora: None, rank: 0 };
+const AS_ANNOUNCED: Stored = Stored {
+    block_size: 16,
+    salt: true,
+    lora: None,
+    rank: 0,
+    names: "judged canary",
+    whole: false,
+    parted: false,
+};
 
 impl Stored {
     fn payload(&self) -> Vec<u8> {
         let blocks = tokens().len() / self.block_size;
-        let names: Vec<_> = (1..=blocks as u64).map(Value::from).collect();
-        let ids: Vec<_> = tokens()[..blocks * self.block_size].iter().map(|&id| Value::from(id)).collect();
+        let end = |name: Vec<u8>| Value::from(u64::from_be_bytes(*name.last_chunk().unwrap()));
+        let told = |name| if self.whole { Value::Binary(name) } else { end(name) };
+        let names: Vec<_> = match self.block_size {
+            16 => vllm_names(self.names).into_iter().map(told).collect(),
+            _ => (1..=blocks as u64).map(Value::from).collect(),
+        };
         let keys = |block: usize| {
             let lora = self.lora.filter(|(_, named)| *named).map(|(name, _)| Value::from(name));
             let salt = (self.salt && block == 0).then(|| Value::from(SALT));
@@ -57,18 +88,25 @@ impl Stored {
             if keys.is_empty() { Value::Nil } else { Value::Array(keys) }
         };
         let name = self.lora.filter(|(_, named)| *named).map_or(Value::Nil, |(name, _)| Value::from(name));
-        let event = Value::Map(vec![
-            ("type".into(), "BlockStored".into()),
-            ("block_hashes".into(), Value::Array(names)),
-            ("parent_block_hash".into(), Value::Nil),
-            ("token_ids".into(), Value::Array(ids)),
-            ("block_size".into(), Value::from(self.block_size)),
-            ("lora_id".into(), self.lora.map_or(Value::Nil, |_| Value::from(1))),
-            ("medium".into(), "GPU".into()),
-            ("lora_name".into(), name),
-            ("extra_keys".into(), Value::Array((0..blocks).map(keys).collect())),
-        ]);
-        let batch = Value::Array(vec![Value::F64(1.0), Value::Array(vec![event]), Value::from(self.rank)]);
+        let event = |range: Range<usize>, parent: Value| {
+            let tokens = &tokens()[range.start * self.block_size..range.end * self.block_size];
+            Value::Map(vec![
+                ("type".into(), "BlockStored".into()),
+                ("block_hashes".into(), Value::Array(names[range.clone()].to_vec())),
+                ("parent_block_hash".into(), parent),
+                ("token_ids".into(), Value::Array(tokens.iter().map(|&id| Value::from(id)).collect())),
+                ("block_size".into(), Value::from(self.block_size)),
+                ("lora_id".into(), self.lora.map_or(Value::Nil, |_| Value::from(1))),
+                ("medium".into(), "GPU".into()),
+                ("lora_name".into(), name.clone()),
+                ("extra_keys".into(), Value::Array(range.map(keys).collect())),
+            ])
+        };
+        let events = match self.parted {
+            false => vec![event(0..blocks, Value::Nil)],
+            true => vec![event(0..blocks - 1, Value::Nil), event(blocks - 1..blocks, names[0].clone())],
+        };
+        let batch = Value::Array(vec![Value::F64(1.0), Value::Array(events), Value::from(self.rank)]);
         let mut bytes = Vec::new();
         rmpv::encode::write_value(&mut bytes, &batch).unwrap();
         bytes
@@ -95,6 +133,10 @@ fn run(lora: Option<&str>, heard: Observation) -> CanaryRun {
     }
 }
 
+fn served(id: &str, is_adapter: bool) -> Served {
+    Served { id: id.to_owned(), is_adapter, root: Some(format!("/models/{id}")) }
+}
+
 /// An engine that is in order.
 fn evidence() -> Evidence {
     let sample = |tokens: &[u32]| Sample { ours: Some(Ok(tokens.to_vec())), theirs: Ok(tokens.to_vec()) };
@@ -103,10 +145,11 @@ fn evidence() -> Evidence {
     Evidence {
         told: Told {
             version: Some("0.32.0".to_owned()),
-            models: vec![Served { id: "m".to_owned(), is_adapter: false }],
+            models: vec![served("m", false)],
             max_model_len: Some(2048),
             sources: Some(vec![source]),
             block_size: Some(16),
+            hash_algorithm: Some("sha256".to_owned()),
             engines: Some(1),
         },
         text: sample(&[1, 2, 3]),
@@ -157,14 +200,15 @@ fn what_the_engine_says_of_itself() {
         (|s, _| s.model = "x".into(), Check::Model, Differs, Refuse, "the engine serves 'm'"),
         (|_, e| e.told.models.clear(), Check::Model, Unknown, Admit, "/v1/models"),
         (|s, _| s.lora_adapters = vec!["a".into()], Check::LoraAdapters, Differs, Refuse, "'a'"),
-        (
-            |_, e| e.told.models.push(Served { id: "a".into(), is_adapter: true }),
-            Check::LoraAdapters,
-            Differs,
-            Admit,
-            "not announced",
-        ),
+        (|_, e| e.told.models.push(served("a", true)), Check::LoraAdapters, Differs, Admit, "not announced"),
         (|s, _| s.ranks = 2, Check::Ranks, Differs, Refuse, "--engine-ranks 1"),
+        (
+            |_, e| e.told.sources.as_mut().unwrap()[0].rank = 4,
+            Check::Ranks,
+            Differs,
+            LoadOnly,
+            "announced is rank 0, the engine's is 4",
+        ),
         (
             |_, e| {
                 let second = e.told.sources.as_ref().unwrap()[0].clone();
@@ -275,7 +319,7 @@ fn adapters_in_events() {
     let judged = |lora: Option<(&'static str, bool)>, asked: &str| {
         let spec = WorkerSpec { lora_adapters: vec!["ad".to_owned()], ..spec() };
         let mut evidence = evidence();
-        evidence.told.models.push(Served { id: "ad".to_owned(), is_adapter: true });
+        evidence.told.models.push(served("ad", true));
         let payload = Stored { lora, ..AS_ANNOUNCED }.payload();
         evidence.adapter_canary = Some(run(Some(asked), heard(vec![payload])));
         judged(&spec, &evidence, Check::LoraName)
@@ -288,6 +332,109 @@ fn adapters_in_events() {
     assert!(verdict == Differs && text.contains("no adapter"), "{text}");
     let (verdict, _, text) = judged(Some(("other", true)), "ad");
     assert!(verdict == Differs && text.contains("none is that of 'ad'"), "{text}");
+}
+
+#[test]
+fn the_engine_s_own_names() {
+    fn named(evidence: &mut Evidence, names: &'static str, whole: bool) {
+        canary(evidence).heard = heard(vec![Stored { names, whole, ..AS_ANNOUNCED }.payload()]);
+    }
+    let own = "3 of 3 follow from sha256 and vLLM's own seed, the salt in the first";
+    expect(&[
+        (|_, _| {}, Check::EngineHash, Verdict::Ok, Admit, own),
+        (
+            |_, e| named(e, "judged canary, given seed", false),
+            Check::EngineHash,
+            Verdict::Ok,
+            Admit,
+            "sha256_cbor and PYTHONHASHSEED=7",
+        ),
+        (
+            |_, e| named(e, "judged canary, secret", true),
+            Check::EngineHash,
+            Verdict::Ok,
+            Admit,
+            "3 of 3 follow from xxhash_cbor and the first of them",
+        ),
+        (
+            |_, e| named(e, "judged canary, secret", false),
+            Check::EngineHash,
+            Unknown,
+            Admit,
+            "GET /metrics says sha256",
+        ),
+        (
+            // The router's hash rule holds, whatever the engine's is.
+            |_, e| named(e, "judged canary, secret", false),
+            Check::HashRule,
+            Verdict::Ok,
+            Admit,
+            "3 of the canary's 3",
+        ),
+        (
+            |_, e| canary(e).heard = heard(vec![Stored { parted: true, ..AS_ANNOUNCED }.payload()]),
+            Check::EngineHash,
+            Differs,
+            LoadOnly,
+            "block 2 is reported after another block than the one before",
+        ),
+    ]);
+}
+
+/// What is found of the engine's names if it reports the adapter's blocks so; the adapter's weights are at `root`.
+fn adapter_names(names: &'static str, root: Option<&str>) -> (Verdict, Admission, String) {
+    let spec = WorkerSpec { lora_adapters: vec!["ad".to_owned()], ..spec() };
+    let mut evidence = evidence();
+    evidence.told.models.push(Served { root: root.map(str::to_owned), ..served("ad", true) });
+    let payload = Stored { lora: Some(("ad", true)), names, ..AS_ANNOUNCED }.payload();
+    evidence.adapter_canary = Some(run(Some("ad"), heard(vec![payload])));
+    judged(&spec, &evidence, Check::EngineHash)
+}
+
+#[test]
+fn the_engine_s_own_names_under_an_adapter() {
+    let (verdict, admission, text) = adapter_names("judged canary, adapter", Some("/models/ad"));
+    assert_eq!((verdict, admission), (Verdict::Ok, Admit), "{text}");
+    assert!(text.contains("under 'ad' 3 of 3 follow") && text.contains("the adapter in each"), "{text}");
+    let (verdict, admission, text) = adapter_names("judged canary, adapter", None);
+    assert_eq!((verdict, admission), (Unknown, Admit), "where its weights are is part of the name: {text}");
+    let (verdict, admission, text) = adapter_names("judged canary, shared adapter", Some("/models/ad"));
+    assert_eq!((verdict, admission), (Differs, LoadOnly), "{text}");
+    assert!(text.contains("under 'ad'") && text.contains("without the adapter"), "{text}");
+}
+
+/// What is found of the names in a batch that vLLM 0.32.0 sent, and what its prompt was salted with.
+fn recorded_names(about: &str) -> (Verdict, Admission, String) {
+    let frames = include_str!("fixtures/kv_event_frames.jsonl").lines().skip(1);
+    let mut frames = frames.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let frame = frames.find(|frame| frame["from"].as_str().unwrap().ends_with(about)).unwrap();
+    let mut stored = frame["events"].as_array().unwrap().iter().map(|event| &event["stored"]);
+    let stored = stored.find(|stored| stored.is_object()).unwrap();
+    let mut evidence = evidence();
+    let run = canary(&mut evidence);
+    run.tokens = stored["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
+    run.salt = stored["salt"].as_str().unwrap_or("none").to_owned();
+    run.first = Ok(Usage { prompt_tokens: run.tokens.len() as u64, ..usage(Some(0)) });
+    run.heard = heard(vec![hex::decode(frame["payload"].as_str().unwrap()).unwrap()]);
+    judged(&WorkerSpec { block_size: 32, ..spec() }, &evidence, Check::EngineHash)
+}
+
+#[test]
+fn names_that_vllm_sent_are_recomputed() {
+    let (verdict, _, text) = recorded_names("a cold prompt with cache_salt s1");
+    assert_eq!(verdict, Verdict::Ok, "{text}");
+    assert!(
+        text.starts_with("6 of 6 follow from sha256 and vLLM's own seed, the salt in the first"),
+        "{text}"
+    );
+    // Prompts without a salt, held against one that has some.
+    for (about, algorithm) in [("CPU: a cold prompt", "sha256 and"), ("32-byte hashes", "sha256_cbor and")] {
+        let (verdict, admission, text) = recorded_names(about);
+        assert_eq!((verdict, admission), (Differs, LoadOnly), "{text}");
+        assert!(text.contains(algorithm) && text.contains("without the salt"), "{text}");
+    }
+    let (verdict, _, text) = recorded_names("two data-parallel ranks, rank 1");
+    assert!(verdict == Differs && text.contains("2 of 2 follow from sha256"), "{text}");
 }
 
 #[test]

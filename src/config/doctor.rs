@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn told() -> Told {
-        let served = |id: &str, is_adapter| Served { id: id.to_owned(), is_adapter };
+        let served = |id: &str, is_adapter| Served { id: id.to_owned(), is_adapter, root: None };
         let replay = Some("tcp://*:5558".to_owned());
         Told {
             models: vec![served("ad", true), served("m", false)],

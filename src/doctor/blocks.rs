@@ -46,6 +46,8 @@ pub(super) struct Match {
     pub(super) of: usize,
     /// The rank that the first one's batch names, if it names one.
     pub(super) rank: Option<u32>,
+    /// The first of them that was reported after another block than the one before it.
+    pub(super) unlinked: Option<usize>,
 }
 
 impl Match {
@@ -78,10 +80,18 @@ fn find_among(reported: &Reported, size: BlockSize, sent: Sent<'_>, reading: Rea
     let identity = Identity::new(lora, Some(sent.salt).filter(|_| reading.salted));
     let prompt = Prompt { eagle: reading.eagle, ..Prompt::text(sent.tokens) };
     BlockHasher::new(size, identity).hash(&prompt, &mut hashes);
-    let found: Vec<_> = hashes.iter().map_while(|hash| reported.get(hash)).collect();
-    let (_, rank) = **found.first()?;
-    let names = found.iter().map(|(name, _)| *name).collect();
-    Some(Match { reading, names, of: hashes.len(), rank })
+    let rank = reported.get(hashes.first()?)?.last()?.rank;
+    let (mut names, mut unlinked) = (Vec::new(), None);
+    for (block, hash) in hashes.iter().enumerate() {
+        let Some(seen) = reported.get(hash) else { break };
+        // A small block has the content of others, and its place tells which it is.
+        let linked = seen.iter().rfind(|seen| seen.parent == names.last().copied());
+        if linked.is_none() {
+            unlinked = unlinked.or(Some(block));
+        }
+        names.extend(linked.or(seen.last()).map(|seen| seen.name));
+    }
+    Some(Match { reading, names, of: hashes.len(), rank, unlinked })
 }
 
 /// The prompt's blocks under the reading that explains all of them, the announced one if it does; else under the nearest that
@@ -139,7 +149,15 @@ pub(super) fn stock(payloads: &[Vec<u8>], block_size: u32, eagle: bool) -> Stock
     reported(payloads, size, eagle).1
 }
 
-type Reported = AHashMap<BlockHash, (EngineHash, Option<u32>)>;
+/// Every report of a block of some content, the last one last.
+type Reported = AHashMap<BlockHash, Vec<Seen>>;
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    name: EngineHash,
+    parent: Option<EngineHash>,
+    rank: Option<u32>,
+}
 
 fn reported(payloads: &[Vec<u8>], size: BlockSize, eagle: bool) -> (Reported, Stock) {
     let mut normaliser = Normaliser::new(size, eagle);
@@ -155,10 +173,14 @@ fn reported(payloads: &[Vec<u8>], size: BlockSize, eagle: bool) -> (Reported, St
         for event in &events {
             let Event::Stored(stored) = event else { continue };
             stock.stored_blocks += stored.blocks.len();
+            let mut parent = stored.parent;
             for block in &stored.blocks {
+                let name = block.engine;
                 if let Some(content) = block.content {
-                    reported.insert(content, (block.engine, batch.rank));
+                    let seen = Seen { name, parent, rank: batch.rank };
+                    reported.entry(content).or_default().push(seen);
                 }
+                parent = Some(name);
             }
         }
     }

@@ -14,8 +14,15 @@ use crate::{
 const PUBLISH: &str = "engine: --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\
     \"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5558\"}'";
 
+/// The canary's blocks, as far as they were heard of.
+pub(super) fn recognise(spec: &WorkerSpec, run: &CanaryRun) -> Option<Match> {
+    let Observation::Heard { payloads, .. } = &run.heard else { return None };
+    let sent = Sent { tokens: &run.tokens, salt: &run.salt, lora: run.lora.as_deref() };
+    explain(payloads, sent, announced(spec))
+}
+
 /// All that a canary without an adapter shows.
-pub(super) fn judge(spec: &WorkerSpec, told: &Told, run: &CanaryRun) -> Vec<Finding> {
+pub(super) fn judge(spec: &WorkerSpec, told: &Told, run: &CanaryRun, found: Option<&Match>) -> Vec<Finding> {
     let usage = match &run.first {
         Ok(usage) => usage,
         Err(problem) => {
@@ -40,11 +47,8 @@ pub(super) fn judge(spec: &WorkerSpec, told: &Told, run: &CanaryRun) -> Vec<Find
     if spec.kv_events_endpoint.is_some() {
         findings.push(replay(spec, told, &run.heard));
     }
-    let found = match &run.heard {
-        Observation::NoEndpoint => {
-            findings.extend([no_endpoint(told), told_block_size(spec, told)]);
-            None
-        }
+    match &run.heard {
+        Observation::NoEndpoint => findings.extend([no_endpoint(told), told_block_size(spec, told)]),
         Observation::Deaf(problem) => {
             let deaf =
                 || Finding::unknown(Check::Events, format!("they cannot be listened to here: {problem}"));
@@ -54,25 +58,21 @@ pub(super) fn judge(spec: &WorkerSpec, told: &Told, run: &CanaryRun) -> Vec<Find
             let event =
                 other.map_or_else(deaf, |theirs| wrong_direction(&theirs.endpoint, spec.kv_events_direction));
             findings.extend([event, told_block_size(spec, told)]);
-            None
         }
         Observation::Indexed { blocks, state } => {
             findings.extend(indexed(spec, told, sent, *blocks, *state));
-            None
         }
         Observation::Heard { payloads, state, listening, .. } => {
-            let found = look(spec, run, payloads);
             let stock = stock(payloads, spec.block_size, spec.eagle);
-            findings.extend(heard(spec, told, found.as_ref(), &stock, (*state, listening)));
-            found
+            findings.extend(heard(spec, told, found, &stock, (*state, listening)));
         }
-    };
-    findings.push(cached(spec, run, found.as_ref()));
+    }
+    findings.push(cached(spec, run, found));
     findings
 }
 
 /// What a canary under an adapter shows beyond that.
-pub(super) fn adapter(spec: &WorkerSpec, run: &CanaryRun) -> Finding {
+pub(super) fn adapter(spec: &WorkerSpec, run: &CanaryRun, found: Option<&Match>) -> Finding {
     let name = run.lora.as_deref().unwrap_or_default();
     if let Err(problem) = &run.first {
         return Finding::unknown(Check::LoraName, format!("'{name}' did not take a canary: {problem}"));
@@ -86,7 +86,7 @@ pub(super) fn adapter(spec: &WorkerSpec, run: &CanaryRun) -> Finding {
         Observation::Indexed { .. } => {
             Finding::unknown(Check::LoraName, format!("no block of '{name}' was credited"))
         }
-        Observation::Heard { payloads, .. } => match look(spec, run, payloads) {
+        Observation::Heard { payloads, .. } => match found {
             Some(found) if found.reading.adapted => {
                 Finding::ok(Check::LoraName, format!("blocks of '{name}' are reported under its name"))
             }
@@ -110,11 +110,6 @@ pub(super) fn adapter(spec: &WorkerSpec, run: &CanaryRun) -> Finding {
             }
         },
     }
-}
-
-fn look(spec: &WorkerSpec, run: &CanaryRun, payloads: &[Vec<u8>]) -> Option<Match> {
-    let sent = Sent { tokens: &run.tokens, salt: &run.salt, lora: run.lora.as_deref() };
-    explain(payloads, sent, announced(spec))
 }
 
 fn heard(

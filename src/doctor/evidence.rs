@@ -18,6 +18,8 @@ pub struct Told {
     pub sources: Option<Vec<Source>>,
     /// Tokens per block, from `GET /metrics`.
     pub block_size: Option<u32>,
+    /// How it names blocks (`--prefix-caching-hash-algo`), from `GET /metrics`.
+    pub hash_algorithm: Option<String>,
     /// Engines that `GET /metrics` has labels of, which is one a rank.
     pub engines: Option<u32>,
 }
@@ -37,6 +39,8 @@ pub struct Served {
     pub id: String,
     /// Whether it is an adapter of another model.
     pub is_adapter: bool,
+    /// Where its weights are, as the engine spells it. vLLM hashes an adapter's into the names of its blocks.
+    pub root: Option<String>,
 }
 
 /// Where one rank publishes, as the engine spells it.

@@ -29,6 +29,9 @@ pub enum Check {
     BlockSize,
     /// Blocks that the engine reports hash to what the router makes of the same prompt.
     HashRule,
+    /// The engine's own names of the canary's blocks can be recomputed: they keep prompts apart by salt and adapter, and each block
+    /// follows from the one before.
+    EngineHash,
     /// Blocks of a salted prompt are reported under its salt.
     CacheSalt,
     /// Blocks that an adapter computed are reported under its name.
@@ -53,6 +56,7 @@ impl Check {
             Self::Replay => "replay",
             Self::BlockSize => "block size",
             Self::HashRule => "hash rule",
+            Self::EngineHash => "engine hashes",
             Self::CacheSalt => "cache salt",
             Self::LoraName => "lora name",
             Self::CachedTokens => "cached tokens",

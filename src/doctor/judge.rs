@@ -2,9 +2,9 @@
 
 use super::{
     events,
-    evidence::{Evidence, Sample, Told},
+    evidence::{CanaryRun, Evidence, Sample, Told},
     finding::{Admission, Check, Finding, Report, Verdict},
-    tokens,
+    names, tokens,
 };
 use crate::fleet::WorkerSpec;
 
@@ -13,14 +13,22 @@ use crate::fleet::WorkerSpec;
 pub fn judge(spec: &WorkerSpec, evidence: &Evidence) -> Report {
     let mut findings = judge_told(spec, &evidence.told).findings;
     findings.extend(prompts(evidence));
+    let told = &evidence.told;
+    let seen = |run: &Option<CanaryRun>| run.as_ref().and_then(|run| events::recognise(spec, run));
+    let (found, adapter) = (seen(&evidence.canary), seen(&evidence.adapter_canary));
     match &evidence.canary {
-        Some(run) => findings.extend(events::judge(spec, &evidence.told, run)),
+        Some(run) => {
+            findings.extend(events::judge(spec, told, run, found.as_ref()));
+            let adapter = evidence.adapter_canary.as_ref().map(|run| (run, adapter.as_ref()));
+            findings.extend(names::finding(told, (run, found.as_ref()), adapter));
+        }
         None => findings.push(Finding::unknown(
             Check::Canary,
             format!("no canary was sent: the worker serves {} and no completions", spec.model_type),
         )),
     }
-    findings.extend(evidence.adapter_canary.as_ref().map(|run| events::adapter(spec, run)));
+    let run = evidence.adapter_canary.as_ref();
+    findings.extend(run.map(|run| events::adapter(spec, run, adapter.as_ref())));
     // What the events say of the rank counts only where the engine's own word is not wrong already.
     let told_differs =
         |check| move |finding: &&Finding| finding.check == check && finding.verdict == Verdict::Differs;
@@ -104,7 +112,16 @@ fn ranks(spec: &WorkerSpec, told: &Told) -> Finding {
     };
     let ours = spec.ranks;
     if ours == theirs {
-        return Finding::ok(Check::Ranks, ours.to_string());
+        let first = told.sources.iter().flatten().map(|source| source.rank).min();
+        return match first.filter(|&first| first != spec.first_rank) {
+            None => Finding::ok(Check::Ranks, ours.to_string()),
+            Some(first) => Finding::differs(
+                Check::Ranks,
+                Admission::LoadOnly,
+                format!("announced is rank {}, the engine's is {first}", spec.first_rank),
+            )
+            .change(format!("worker: first_rank = {first} on its card")),
+        };
     }
     let found = format!("announced: {ours}, the engine has {theirs}");
     if ours > theirs {

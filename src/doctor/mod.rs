@@ -27,6 +27,7 @@ mod evidence;
 mod examine;
 mod finding;
 mod judge;
+mod names;
 mod tap;
 mod tokens;
 mod told;

@@ -63,6 +63,27 @@ pub(crate) fn other_template(settings: MockSettings) -> MockSettings {
     MockSettings { encoder, ..settings }
 }
 
+/// The project's tokenizer with a template that says, beyond its own, which tools there are.
+pub(crate) fn tool_template() -> Encoder {
+    let config = std::fs::read_to_string(Path::new(TINY).join("tokenizer_config.json")).unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    let mut file = NamedTempFile::new().unwrap();
+    let own = config["chat_template"].as_str().unwrap();
+    write!(file, "{{%- if tools %}}{{{{- tools | tojson }}}}{{%- endif %}}\n{own}").unwrap();
+    Encoder::load(Path::new(TINY), Some(file.path())).unwrap()
+}
+
+/// An engine with another tokenizer than the frontend has: it joins fewer pieces.
+pub(crate) fn other_tokenizer(settings: MockSettings) -> MockSettings {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |name| std::fs::read_to_string(Path::new(TINY).join(name)).unwrap();
+    let mut tokenizer: Value = serde_json::from_str(&read("tokenizer.json")).unwrap();
+    tokenizer["model"]["merges"].as_array_mut().unwrap().truncate(400);
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(folder.path().join("tokenizer_config.json"), read("tokenizer_config.json")).unwrap();
+    MockSettings { encoder: Arc::new(Encoder::load(folder.path(), None).unwrap()), ..settings }
+}
+
 /// How the frontend is told of an engine.
 pub(crate) fn worker(id: u64, engine: &MockEngine) -> WorkerSpec {
     WorkerSpec {

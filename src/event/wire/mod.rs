@@ -13,6 +13,7 @@
 //! [`Normaliser`](super::Normaliser).
 
 mod batch;
+mod digests;
 mod envelope;
 mod field;
 mod keys;
@@ -24,4 +25,5 @@ pub(super) use batch::{
     AttentionKind, BlockKey, BlockObject, Key, Locality, Medium, Ownership, Record, RemovedRecord, Scope,
     Span, StoredRecord,
 };
+pub use digests::digests;
 pub use envelope::{DecodeError, decode};
