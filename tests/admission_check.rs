@@ -11,6 +11,8 @@
 
 mod rig;
 
+use std::sync::Arc;
+
 use kvroute::{
     fleet::{StreamDirection, WorkerSpec},
     frontend::AdmissionCheck,
@@ -20,8 +22,8 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::rig::{
-    MODEL, Rig, candidate, chat, credit, engine_settings, eventually, lasting_port, other_template, plan,
-    prose, with_lasting_ports, worker,
+    MODEL, Rig, candidate, chat, credit, engine_settings, eventually, lasting_port, other_template,
+    other_tokenizer, plan, prose, tool_template, with_lasting_ports, worker,
 };
 
 /// A frontend that checks, over engines that run already.
@@ -114,18 +116,28 @@ async fn mismatches() -> Vec<(MockEngine, WorkerSpec, &'static str)> {
     let omissions = |extra_keys, lora_names| Omissions { extra_keys, lora_names, ..Omissions::default() };
     let numbered = MockSettings { loras: vec!["ad".to_owned()], ..engine_settings() };
     let cases = [
+        ("tokenizer", other_tokenizer(engine_settings())),
         ("chat template", other_template(engine_settings())),
+        ("chat template, tools", MockSettings { encoder: Arc::new(tool_template()), ..engine_settings() }),
+        ("ranks", MockSettings { data_parallel_rank: 1, ..engine_settings() }),
         ("block size", MockSettings { block_size: 32, ..engine_settings() }),
         ("cache salt", MockSettings { omissions: omissions(true, false), ..engine_settings() }),
         ("lora name", MockSettings { omissions: omissions(false, true), ..numbered }),
         ("publishes none", silent),
         ("nobody listens", connecting),
+        ("nobody connects", engine_settings()),
     ];
     let mut started = Vec::new();
     for ((name, settings), id) in cases.into_iter().zip(1..) {
         let lora_adapters = settings.loras.clone();
         let engine = MockEngine::start(settings).await.unwrap();
-        let known = worker(id, &engine);
+        let mut known = worker(id, &engine);
+        if name == "nobody connects" {
+            // On another address than the engine's, or one of the two could not listen.
+            let port = known.kv_events_endpoint.as_ref().and_then(|it| it.rsplit(':').next()).unwrap();
+            known.kv_events_endpoint = Some(format!("tcp://127.0.0.2:{port}"));
+            known.kv_events_direction = StreamDirection::Bind;
+        }
         // Announced as one that publishes, whether or not it does; and in a set of its own, since cards that differ stop a set.
         let kv_events_endpoint = known.kv_events_endpoint.clone().or_else(|| Some(endpoint()));
         let component = format!("c{id}");
@@ -134,22 +146,54 @@ async fn mismatches() -> Vec<(MockEngine, WorkerSpec, &'static str)> {
     started
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_mismatch_is_named_and_withholds_under_strict() {
-    let mut engines = Vec::new();
-    let rig = rig(AdmissionCheck::Strict, Vec::new(), Vec::new()).await;
+/// A frontend that checks so, and every mismatch registered with it.
+async fn mismatched(check: AdmissionCheck) -> (Rig, Vec<(u64, &'static str)>) {
+    let mut rig = rig(check, Vec::new(), Vec::new()).await;
     let mut names = Vec::new();
     for (engine, spec, name) in mismatches().await {
         let answer = rig.register(&spec, Some(600.0)).await;
         assert_eq!(answer.status, 201, "{name}: {}", answer.text);
-        engines.push(engine);
+        rig.engines.push(engine);
         names.push((spec.id.unwrap(), name));
     }
+    (rig, names)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_mismatch_is_named_and_withholds_under_strict() {
+    let (rig, names) = mismatched(AdmissionCheck::Strict).await;
     for (id, name) in names {
         let parity = wait_for_verdict(&rig, id, "load_only").await;
         assert!(parity["reason"].as_str().unwrap().contains(name), "{name}: {parity}");
         assert_eq!(parity["overlap_withheld"], true, "{name}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_mismatch_is_named_and_withholds_nothing_under_warn() {
+    let (rig, names) = mismatched(AdmissionCheck::Warn).await;
+    for (id, name) in names {
+        let parity = wait_for_verdict(&rig, id, "load_only").await;
+        assert!(parity["reason"].as_str().unwrap().contains(name), "{name}: {parity}");
+        assert_eq!(parity["overlap_withheld"], false, "{name}");
+    }
+    assert_eq!(rig.metric("kvroute_worker_parity_withheld", "").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_mismatch_is_looked_for_unless_asked_to() {
+    let (rig, names) = mismatched(AdmissionCheck::Off).await;
+    // A check would have begun with a worker's joining, and the first of them seconds ago.
+    for (id, name) in names {
+        let parity = rig.worker(id).await["parity"].clone();
+        assert_eq!(
+            (&parity["verdict"], &parity["overlap_withheld"]),
+            (&json!("unchecked"), &json!(false)),
+            "{name}"
+        );
+    }
+    assert_eq!(rig.metric("kvroute_parity_checks_total", "").await, 0.0);
+    assert!(rig.engines.iter().all(|engine| engine.last_sequence().is_none()), "nobody was sent a canary");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,6 +211,11 @@ async fn strict_refuses_a_registration_whose_requests_would_fail() {
         assert!(answer.status == 400 && message.contains(name), "{}", answer.text);
         assert!(rig.workers().await.is_empty());
         assert_eq!(rig.metric("kvroute_parity_checks_total", "outcome=\"refuse\"").await, 1.0);
+        drop(rig);
+        // With off it is taken in.
+        let rig = self::rig(AdmissionCheck::Off, Vec::new(), Vec::new()).await;
+        assert_eq!(rig.register(&spec, Some(600.0)).await.status, 201);
+        assert_eq!(rig.worker(7).await["parity"]["verdict"], "unchecked");
         drop(rig);
         // With warn it is taken in, and said.
         let rig = self::rig(AdmissionCheck::Warn, Vec::new(), Vec::new()).await;

@@ -161,6 +161,25 @@ fn a_gap_that_nothing_fills_clears_and_an_emptied_cache_makes_up_for_it() {
 }
 
 #[test]
+fn a_new_engine_whose_numbers_happen_to_go_on_is_rid_of_its_predecessor_by_its_first_clear() {
+    let mut rig = Rig::new();
+    rig.apply(&batch(&[Event::Stored(&[11, 12])], Some(3)));
+    let (address, gaps) = (rig.engine.get_last_endpoint().unwrap().unwrap(), rig.status.totals().gaps);
+    // Without a replay endpoint nothing but numbers tells the two apart. This kind of socket says who has subscribed.
+    rig.engine = zmq::Context::new().socket(zmq::XPUB).unwrap();
+    rig.wait_state(StreamState::Unproven);
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = rig.engine.bind(&address) {
+        assert!(Instant::now() < until, "{error}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(rig.engine.recv_bytes(0).unwrap(), [1], "the router has subscribed to everything");
+    rig.apply(&batch(&[Event::Cleared, Event::Stored(&[21])], Some(3)));
+    rig.wait_state(StreamState::Live);
+    assert_eq!((rig.held(), rig.status.totals().gaps), (1, gaps));
+}
+
+#[test]
 fn a_batch_of_another_rank_is_counted_and_dropped() {
     let mut rig = Rig::new();
     rig.apply(&batch(&[Event::Stored(&[11])], Some(4)));
