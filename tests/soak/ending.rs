@@ -29,8 +29,8 @@ pub(crate) struct Received {
     pub(crate) whole: bool,
 }
 
-/// Errors before the first byte that a worker's death explains: it had the request, and may have run it.
-const OF_A_DEATH: [(u16, &str); 1] = [(502, "worker_reset")];
+/// The error before the first byte that a worker's death explains: it had the request, and may have run it.
+pub(crate) const OF_A_DEATH: (u16, Option<&str>) = (502, Some("worker_reset"));
 
 impl Received {
     fn text(&self) -> String {
@@ -42,7 +42,7 @@ impl Received {
         match self.status {
             200 if streams => self.judge_stream(expected),
             200 => self.judge_whole(expected),
-            _ => self.judge_error(&OF_A_DEATH.map(|(status, code)| (status, Some(code)))),
+            _ => self.judge_error(&[OF_A_DEATH]),
         }
     }
 

@@ -22,6 +22,7 @@ impl Tally {
             Ending::Broken { told: true } => "broken off, with the reason".to_owned(),
             Ending::Broken { told: false } => "broken off".to_owned(),
             Ending::Defect(what) => {
+                println!("DEFECT, {kind}: {what}");
                 self.defects.lock().push(format!("{kind}: {what}"));
                 "DEFECT".to_owned()
             }

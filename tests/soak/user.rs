@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::{
     client::{Client, received},
     conversation::{Asked, Conversation},
-    ending::Ending,
+    ending::{Ending, OF_A_DEATH},
     malformed::{Malformed, leave_halfway},
     settings::Settings,
     world::World,
@@ -114,10 +114,12 @@ impl User {
         }
         let Malformed { path, kind, body, status } = Malformed::any(&mut self.rng);
         let shown = String::from_utf8_lossy(&body[..body.len().min(100)]).into_owned();
+        // Much of it is the engine's to judge, which may die meanwhile as with any other request.
+        let accepted = [(status, None), OF_A_DEATH];
         let url = format!("{}{path}", self.world.public);
         let opening = self.client.open(&url, kind, body);
         let ending = match timeout(PATIENCE, opening).await {
-            Ok(Ok(answer)) => match received(answer, usize::MAX).await.0.judge_error(&[(status, None)]) {
+            Ok(Ok(answer)) => match received(answer, usize::MAX).await.0.judge_error(&accepted) {
                 Ending::Defect(what) => Ending::Defect(format!("{what}\nto {shown}")),
                 ending => ending,
             },
