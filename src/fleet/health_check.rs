@@ -3,7 +3,10 @@
 //! It stands beside the breaker, which knows what became of requests. Neither decides for the other: an engine may say that
 //! it is well and refuse every request, and one may serve requests while it says that it is not.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use arc_swap::ArcSwapOption;
 
@@ -43,17 +46,26 @@ impl HealthChecks {
     }
 }
 
-/// The checks of one worker: written by whoever asks, read by every request.
+/// The checks of one worker: written by whoever asks. Every request reads of every worker whether it is down, and nothing else.
 #[derive(Debug, Default)]
-pub(super) struct HealthCell(ArcSwapOption<HealthChecks>);
+pub(super) struct HealthCell {
+    /// Relaxed: nothing else hangs on it, and a request that misses a fresh value is one of the last.
+    down: AtomicBool,
+    checks: ArcSwapOption<HealthChecks>,
+}
 
 impl HealthCell {
     pub(super) fn get(&self) -> Option<Arc<HealthChecks>> {
-        self.0.load_full()
+        self.checks.load_full()
     }
 
     pub(super) fn is_down(&self) -> bool {
-        self.0.load().as_ref().is_some_and(|checks| checks.is_down())
+        self.down.load(Relaxed)
+    }
+
+    fn set(&self, checks: HealthChecks) {
+        self.down.store(checks.is_down(), Relaxed);
+        self.checks.store(Some(Arc::new(checks)));
     }
 }
 
@@ -87,7 +99,7 @@ impl Fleet {
         if change == HealthChange::Up {
             worker.slow_start.again(self.now_ms());
         }
-        worker.health.0.store(Some(Arc::new(checks)));
+        worker.health.set(checks);
         change
     }
 }
