@@ -34,6 +34,7 @@
 mod batch;
 mod block;
 mod block_size;
+mod chain_tree;
 mod identity;
 mod multimodal;
 mod prompt;
@@ -43,6 +44,7 @@ mod xxh3;
 pub use batch::{BatchError, BatchHasher, BatchPrompt, CpuBatchHasher, HashedBatch};
 pub use block::{BlockHash, BlockHasher};
 pub use block_size::{BlockSize, BlockSizeError};
+pub(crate) use chain_tree::{ChainEnd, ChainTree};
 pub use identity::Identity;
 pub use multimodal::{object_hash, pad_token};
 pub use prompt::{BlockObjects, Prompt};

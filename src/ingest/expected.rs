@@ -9,12 +9,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use ahash::AHashMap;
-
 use crate::{
     event::{EngineHash, Event, Removed, Stored, StoredBlock, Tier},
     fleet::ExpectedLimits,
-    hash::{BlockHash, SequenceHash},
+    hash::{BlockHash, ChainEnd, ChainTree, SequenceHash},
 };
 
 /// A block of a prompt: its content, and its name.
@@ -24,50 +22,58 @@ pub(super) type Block = (BlockHash, SequenceHash);
 #[derive(Debug)]
 pub(super) struct Expected {
     limits: ExpectedLimits,
-    /// Each with the stamp of when it was last sent.
-    held: AHashMap<SequenceHash, u64>,
-    /// In the order in which they leave. Of a prompt the last block leaves first, so that what stays is always a prefix.
-    /// Of a block that was sent again the earlier entries are void.
+    /// Each run with the stamp of when it was last sent.
+    held: ChainTree<u64>,
+    /// How many they are.
+    blocks: usize,
+    /// In the order in which they leave. Of a prompt that was sent again in part, that part leaves by the later entry.
     order: VecDeque<Entry>,
     stamp: u64,
+    /// Names of the prompt at hand, kept for its memory.
+    names: Vec<SequenceHash>,
 }
 
+/// What was sent at one time: the runs with its stamp, from this one back. Of a prompt the last block leaves first, so that
+/// what stays is always a prefix. Void once the last run has another stamp, since the ones before it were sent with it.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    name: SequenceHash,
+    last: ChainEnd,
     stamp: u64,
     sent: Duration,
 }
 
 impl Expected {
     pub(super) fn new(limits: ExpectedLimits) -> Self {
-        Self { limits, held: AHashMap::new(), order: VecDeque::new(), stamp: 0 }
+        let (held, order) = (ChainTree::default(), VecDeque::new());
+        Self { limits, held, blocks: 0, order, stamp: 0, names: Vec::new() }
     }
 
     /// A prompt was sent there. What that changes goes to `apply`, in order.
     pub(super) fn sent(&mut self, prompt: &[Block], now: Duration, mut apply: impl FnMut(Event)) {
         // Of a prompt that does not fit, an engine keeps what comes first for longest.
         let prompt = &prompt[..prompt.len().min(self.limits.most)];
-        self.store(prompt, &mut apply);
-        for &(_, name) in prompt.iter().rev() {
-            self.stamp += 1;
-            self.held.insert(name, self.stamp);
-            self.order.push_back(Entry { name, stamp: self.stamp, sent: now });
+        if prompt.is_empty() {
+            return;
         }
-        let surplus = self.held.len().saturating_sub(self.limits.most);
-        let mut left = surplus;
-        self.leave(&mut apply, |_| {
-            let goes = left > 0;
-            left = left.saturating_sub(1);
-            goes
-        });
+        self.names.clear();
+        self.names.extend(prompt.iter().map(|&(_, name)| name));
+        self.stamp += 1;
+        let stamp = self.stamp;
+        let (before, last) = self.held.enter(&self.names, |of_run| *of_run = stamp);
+        if before < prompt.len() {
+            self.blocks += prompt.len() - before;
+            apply(stored(prompt, before));
+        }
+        self.order.push_back(Entry { last, stamp, sent: now });
+        let surplus = self.blocks.saturating_sub(self.limits.most);
+        self.leave(surplus, &mut apply, |_| true);
         self.compact();
     }
 
     /// Ends what has been expected for long enough.
     pub(super) fn expire(&mut self, now: Duration, mut apply: impl FnMut(Event)) {
         let Some(ttl) = self.limits.ttl else { return };
-        self.leave(&mut apply, |entry| entry.sent.saturating_add(ttl) <= now);
+        self.leave(usize::MAX, &mut apply, |entry| entry.sent.saturating_add(ttl) <= now);
     }
 
     /// When the next block's time is over, or some time before: it may have been sent again.
@@ -77,40 +83,34 @@ impl Expected {
 
     /// Nothing is expected any more.
     pub(super) fn clear(&mut self) -> Event {
-        self.held.clear();
+        self.held = ChainTree::default();
+        self.blocks = 0;
         self.order.clear();
         Event::Cleared(None)
     }
 
-    /// The blocks of `prompt` that are not expected yet. They stand together at its end, unless hashes collide.
-    fn store(&self, prompt: &[Block], apply: &mut impl FnMut(Event)) {
-        let is_new = |&(_, name): &Block| !self.held.contains_key(&name);
-        let mut parent = None;
-        for run in prompt.chunk_by(|one, other| is_new(one) == is_new(other)) {
-            if run.first().is_some_and(is_new) {
-                let block =
-                    |&(content, name): &Block| StoredBlock { engine: engine(name), content: Some(content) };
-                let blocks = run.iter().map(block).collect();
-                apply(Event::Stored(Stored { tier: Tier::Gpu, parent, blocks }));
-            }
-            parent = run.last().map(|&(_, name)| engine(name));
-        }
-    }
-
-    /// Lets the blocks at the front go for which `goes` says so, up to the first for which it does not.
-    fn leave(&mut self, apply: &mut impl FnMut(Event), mut goes: impl FnMut(&Entry) -> bool) {
+    /// Lets up to `most` blocks go, in their order, as long as `goes` says so of what was sent at one time.
+    fn leave(&mut self, most: usize, apply: &mut impl FnMut(Event), goes: impl Fn(&Entry) -> bool) {
+        let Self { held, order, blocks, .. } = self;
         let mut hashes = smallvec::SmallVec::new();
-        while let Some(entry) = self.order.front() {
-            let is_void = self.held.get(&entry.name) != Some(&entry.stamp);
-            if !is_void && !goes(entry) {
+        while let Some(entry) = order.front_mut() {
+            if held.get(entry.last) != Some(&entry.stamp) {
+                order.pop_front();
+                continue;
+            }
+            if hashes.len() == most || !goes(entry) {
                 break;
             }
-            if !is_void {
-                self.held.remove(&entry.name);
-                hashes.push(engine(entry.name));
+            let before = held.before(entry.last);
+            if !held.shorten(entry.last, most - hashes.len(), |name| hashes.push(engine(name))) {
+                break;
             }
-            self.order.pop_front();
+            match before {
+                Some(before) => entry.last = before,
+                None => drop(order.pop_front()),
+            }
         }
+        *blocks -= hashes.len();
         if !hashes.is_empty() {
             apply(Event::Removed(Removed { tier: Tier::Gpu, hashes, remaining_copies: None }));
         }
@@ -118,11 +118,18 @@ impl Expected {
 
     /// Keeps void entries from outnumbering the others.
     fn compact(&mut self) {
-        if self.order.len() > 2 * self.held.len() + 64 {
+        if self.order.len() > 2 * self.held.runs() + 64 {
             let Self { held, order, .. } = self;
-            order.retain(|entry| held.get(&entry.name) == Some(&entry.stamp));
+            order.retain(|entry| held.get(entry.last) == Some(&entry.stamp));
         }
     }
+}
+
+/// That the blocks of `prompt` from `first` on are there from now on.
+fn stored(prompt: &[Block], first: usize) -> Event {
+    let parent = first.checked_sub(1).map(|parent| engine(prompt[parent].1));
+    let block = |&(content, name): &Block| StoredBlock { engine: engine(name), content: Some(content) };
+    Event::Stored(Stored { tier: Tier::Gpu, parent, blocks: prompt[first..].iter().map(block).collect() })
 }
 
 const fn engine(name: SequenceHash) -> EngineHash {
@@ -264,7 +271,8 @@ mod tests {
                 for path in literal.keys() {
                     prop_assert_eq!(world.depth(path), path.len() as u32);
                 }
-                prop_assert!(world.expected.order.len() <= 2 * world.expected.held.len() + 64);
+                prop_assert_eq!(world.expected.blocks, literal.len());
+                prop_assert!(world.expected.order.len() <= 2 * world.expected.held.runs() + 64);
             }
         }
     }

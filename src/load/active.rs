@@ -1,10 +1,11 @@
 //! The prompt blocks that a slot's requests in flight use.
 
 use super::tenure::Tenure;
-use crate::{hash::SequenceHash, slot::Slot};
-use ahash::AHashMap;
+use crate::{
+    hash::{ChainEnd, ChainTree, SequenceHash},
+    slot::Slot,
+};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use std::collections::hash_map::Entry;
 
 /// The active blocks of every slot, each behind a mutex of its own.
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub(super) struct Entered {
     /// Blocks that no other request of the slot was using.
     pub(super) added: u64,
     /// Where the chain ends: what [`ActiveBlocks::leave`] takes.
-    pub(super) end: Option<SequenceHash>,
+    pub(super) end: Option<ChainEnd>,
 }
 
 impl ActiveBlocks {
@@ -38,14 +39,14 @@ impl ActiveBlocks {
         self.with(slot, |forest| forest.enter(chain)).unwrap_or_default()
     }
 
-    /// Undoes one [`ActiveBlocks::enter`], and takes as long; says how many blocks nobody uses any more.
-    pub(super) fn leave(&self, slot: Slot, end: SequenceHash) -> u64 {
+    /// Undoes one [`ActiveBlocks::enter`]; says how many blocks nobody uses any more.
+    pub(super) fn leave(&self, slot: Slot, end: ChainEnd) -> u64 {
         self.with(slot, |forest| forest.leave(end)).unwrap_or(0)
     }
 
     /// The chain that ends at `end`, first block first; `None` once the slot's generation is over.
-    pub(super) fn chain(&self, slot: Slot, end: SequenceHash) -> Option<Vec<SequenceHash>> {
-        self.with(slot, |forest| forest.chain(end))
+    pub(super) fn chain(&self, slot: Slot, end: ChainEnd) -> Option<Vec<SequenceHash>> {
+        self.with(slot, |forest| forest.0.chain(end))
     }
 
     /// Ends the generation of `slot`.
@@ -88,114 +89,44 @@ pub(crate) struct ActiveReader<'a> {
 }
 
 impl ActiveReader<'_> {
-    /// How many leading blocks of `chain` are in use by requests of `slot`, and by how many. `guess` may be any number;
-    /// the answer for another slot is a good one, since slots tend to share the same preambles.
-    pub(crate) fn shared(&self, slot: Slot, chain: &[SequenceHash], guess: usize) -> Shared {
+    /// How many leading blocks of `chain` are in use by requests of `slot`, and by how many.
+    pub(crate) fn shared(&self, slot: Slot, chain: &[SequenceHash]) -> Shared {
         let Some(tenure) = self.slots.get(slot.index as usize) else { return Shared::default() };
         let mut tenure = tenure.lock();
-        tenure.of(slot.generation).map_or(Shared::default(), |forest| {
-            let blocks = forest.shared(chain, guess);
-            let last = chain[..blocks].last().and_then(|last| forest.blocks.get(last));
-            Shared { blocks, requests: last.map_or(0, |block| block.requests) }
-        })
+        tenure.of(slot.generation).map_or(Shared::default(), |forest| forest.shared(chain))
     }
 }
 
-/// The chains of one slot as a forest of blocks, each with the number of requests that use it. A block is here as long
-/// as there are any.
+/// The chains of one slot, each run with the number of requests that use it. A run is here as long as there are any.
 #[derive(Debug, Default)]
-struct Forest {
-    blocks: AHashMap<SequenceHash, Block>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    parent: Option<SequenceHash>,
-    /// Place in its chain. Two hashes that collide at different places are told apart by it; without
-    /// that, a chain could become its own ancestor and never be released.
-    depth: u32,
-    requests: u32,
-}
+struct Forest(ChainTree<u32>);
 
 impl Forest {
     fn enter(&mut self, chain: &[SequenceHash]) -> Entered {
-        let shared =
-            (0..chain.len()).rev().find(|&depth| self.holds(chain, depth)).map_or(0, |depth| depth + 1);
-        let mut end = chain[..shared].last().copied();
-        // By the parents, which is the way that `leave` takes: whatever is counted up here is counted down there.
-        let mut next = end;
-        while let Some(block) = next.and_then(|hash| self.blocks.get_mut(&hash)) {
-            block.requests = block.requests.saturating_add(1);
-            next = block.parent;
-        }
-        let mut added = 0;
-        for (depth, &hash) in chain.iter().enumerate().skip(shared) {
-            // An occupied entry is a collision with a block at another depth; the block goes uncounted.
-            if let Entry::Vacant(entry) = self.blocks.entry(hash) {
-                entry.insert(Block { parent: end, depth: at(depth), requests: 1 });
-                end = Some(hash);
-                added += 1;
-            }
-        }
-        Entered { added, end }
+        let (shared, end) = self.0.enter(chain, |requests| *requests = requests.saturating_add(1));
+        Entered { added: (chain.len() - shared) as u64, end: Some(end) }
     }
 
-    fn leave(&mut self, end: SequenceHash) -> u64 {
+    /// Takes the way by which the chain came: whatever was counted up there is counted down.
+    fn leave(&mut self, end: ChainEnd) -> u64 {
         let mut removed = 0;
         let mut next = Some(end);
-        while let Some(hash) = next {
-            let Some(block) = self.blocks.get_mut(&hash) else { break };
-            block.requests = block.requests.saturating_sub(1);
-            next = block.parent;
-            if block.requests == 0 {
-                self.blocks.remove(&hash);
-                removed += 1;
+        while let Some(end) = next {
+            next = self.0.before(end);
+            let Some(requests) = self.0.get_mut(end) else { break };
+            *requests = requests.saturating_sub(1);
+            if *requests == 0 {
+                // Whoever uses what comes after a run uses the run, too: nothing comes after it any more.
+                self.0.shorten(end, usize::MAX, |_| removed += 1);
             }
         }
         removed
     }
 
-    fn chain(&self, end: SequenceHash) -> Vec<SequenceHash> {
-        let ancestors = std::iter::successors(Some(end), |hash| self.blocks.get(hash)?.parent);
-        let mut chain: Vec<_> = ancestors.collect();
-        chain.reverse();
-        chain
+    fn shared(&self, chain: &[SequenceHash]) -> Shared {
+        let (blocks, requests) = self.0.find(chain);
+        Shared { blocks, requests: requests.copied().unwrap_or(0) }
     }
-
-    /// Every ancestor of an active block is active, so the active blocks of a chain are a prefix of it.
-    /// Starts from `guess`, doubles the step while it holds, then bisects: a right guess takes two probes.
-    fn shared(&self, chain: &[SequenceHash], guess: usize) -> usize {
-        let guess = guess.min(chain.len());
-        let right = guess > 0 && self.holds(chain, guess - 1);
-        let mut held = if right { guess } else { 0 };
-        let mut beyond = if right || guess == 0 { chain.len() + 1 } else { guess };
-        let mut step = 1;
-        while held + step < beyond {
-            if !self.holds(chain, held + step - 1) {
-                beyond = held + step;
-                break;
-            }
-            held += step;
-            step *= 2;
-        }
-        while held + 1 < beyond {
-            let middle = held.midpoint(beyond);
-            if self.holds(chain, middle - 1) {
-                held = middle;
-            } else {
-                beyond = middle;
-            }
-        }
-        held
-    }
-
-    fn holds(&self, chain: &[SequenceHash], depth: usize) -> bool {
-        self.blocks.get(&chain[depth]).is_some_and(|block| block.depth == at(depth))
-    }
-}
-
-fn at(depth: usize) -> u32 {
-    u32::try_from(depth).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -216,8 +147,8 @@ mod tests {
         let a = active.enter(SLOT, &chain(&[1, 2, 3]));
         let b = active.enter(SLOT, &chain(&[1, 2, 4, 5]));
         assert_eq!((a.added, b.added), (3, 2));
-        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 4, 9]), 0), Shared { blocks: 3, requests: 1 });
-        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 9]), 0), Shared { blocks: 2, requests: 2 });
+        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 4, 9])), Shared { blocks: 3, requests: 1 });
+        assert_eq!(active.read().shared(SLOT, &chain(&[1, 2, 9])), Shared { blocks: 2, requests: 2 });
         assert_eq!(active.leave(SLOT, a.end.unwrap()), 1);
         assert_eq!(active.leave(SLOT, b.end.unwrap()), 4);
     }
@@ -237,9 +168,9 @@ mod tests {
     fn a_hash_twice_in_one_chain_is_released() {
         let active = ActiveBlocks::default();
         let entered = active.enter(SLOT, &chain(&[1, 2, 1, 3]));
-        assert_eq!(entered.added, 3);
-        assert_eq!(active.leave(SLOT, entered.end.unwrap()), 3);
-        assert_eq!(active.read().shared(SLOT, &chain(&[1]), 0), Shared::default());
+        assert_eq!(entered.added, 4);
+        assert_eq!(active.leave(SLOT, entered.end.unwrap()), 4);
+        assert_eq!(active.read().shared(SLOT, &chain(&[1])), Shared::default());
     }
 
     #[test]
@@ -251,7 +182,7 @@ mod tests {
         active.enter(next, &chain(&[1, 2]));
         assert_eq!(active.leave(SLOT, old.end.unwrap()), 0);
         assert_eq!(active.enter(SLOT, &chain(&[7])), Entered::default());
-        assert_eq!(active.read().shared(next, &chain(&[1, 2]), 0).blocks, 2);
+        assert_eq!(active.read().shared(next, &chain(&[1, 2])).blocks, 2);
     }
 
     proptest! {
@@ -268,13 +199,13 @@ mod tests {
             for chain in &chains {
                 let union: BTreeSet<_> = alive.iter().flat_map(|(chain, _): &(&Vec<SequenceHash>, _)| chain.iter()).collect();
                 let expected = chain.iter().take_while(|hash| union.contains(hash)).count() as u64;
-                for guess in 0..9 {
-                    prop_assert_eq!(forest.shared(chain, guess) as u64, expected);
-                }
-                for (depth, hash) in chain.iter().enumerate() {
-                    let users = alive.iter().filter(|(other, _)| other.get(depth) == Some(hash)).count();
-                    let counted = forest.blocks.get(hash).map_or(0, |block| block.requests as usize);
-                    prop_assert_eq!(counted, users);
+                for depth in 1..=chain.len() {
+                    let shared = forest.shared(&chain[..depth]);
+                    prop_assert_eq!(shared.blocks as u64, expected.min(depth as u64));
+                    let last = chain.get(shared.blocks.wrapping_sub(1));
+                    let uses = |other: &[SequenceHash]| last.is_some_and(|last| other.contains(last));
+                    let users = alive.iter().filter(|(other, _)| uses(other)).count();
+                    prop_assert_eq!(shared.requests as usize, users);
                 }
                 let entered = forest.enter(chain);
                 prop_assert_eq!(entered.added, chain.len() as u64 - expected);
@@ -283,12 +214,12 @@ mod tests {
             }
             fastrand::Rng::with_seed(order).shuffle(&mut alive);
             while let Some((chain, end)) = alive.pop() {
-                prop_assert_eq!(&forest.chain(end.unwrap()), chain);
+                prop_assert_eq!(&forest.0.chain(end.unwrap()), chain);
                 total -= forest.leave(end.unwrap());
                 let union: BTreeSet<_> = alive.iter().flat_map(|(chain, _)| chain.iter()).collect();
                 prop_assert_eq!(total, union.len() as u64);
             }
-            prop_assert!(forest.blocks.is_empty());
+            prop_assert_eq!(forest.0.runs(), 0);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{
     slot_load::SlotLoad,
 };
 use crate::{
-    hash::{BlockSize, SequenceHash},
+    hash::{BlockSize, ChainEnd, SequenceHash},
     slot::Slot,
 };
 use std::{
@@ -92,7 +92,7 @@ pub struct Booking {
     growth: Option<OutputGrowth>,
     /// Blocks of the claim's sequence, where its chain ends among the slot's active blocks, and whether they are no load.
     shared_blocks: u64,
-    chain_end: Option<SequenceHash>,
+    chain_end: Option<ChainEnd>,
     uncounted: bool,
 }
 

@@ -247,14 +247,14 @@ impl Scratch {
         self.gather_alone(members, tuning);
         self.credit(members, overlaps);
         let blocks = demand.blocks();
-        let mut shared = Shared::default();
         for row in &mut self.rows {
             row.exclusion = row.exclusion.or_else(|| excluded_by(demand, row));
             if row.withheld.is_none() {
                 row.overlap = cost::predicted(row.overlap, row.expected);
             }
+            let mut shared = Shared::default();
             if tuning.follows_blocks() {
-                shared = active.shared(row.slot, demand.sequence, shared.blocks);
+                shared = active.shared(row.slot, demand.sequence);
                 (row.carried, row.carriers) =
                     (u32::try_from(shared.blocks).unwrap_or(u32::MAX), shared.requests);
             }
