@@ -13,7 +13,7 @@ use hyper_util::{
 
 use crate::ending::Received;
 
-/// A client with a pool of its own.
+/// A client with a pool of its own, of connections that are closed when nobody has used them for two seconds.
 pub(crate) struct Client(legacy::Client<HttpConnector, Full<Bytes>>);
 
 impl Client {
@@ -38,6 +38,13 @@ impl Client {
     pub(crate) async fn post(&self, url: &str, body: impl Into<Bytes>) -> Result<Received, String> {
         let answer = self.open(url, "application/json", body).await?;
         Ok(received(answer, usize::MAX).await.0)
+    }
+
+    /// A page that is there.
+    pub(crate) async fn page(&self, url: &str) -> String {
+        let came = self.get(url).await.unwrap();
+        assert!(came.status == 200 && came.whole, "{url}: {came:?}");
+        String::from_utf8(came.bytes).unwrap()
     }
 
     pub(crate) async fn get(&self, url: &str) -> Result<Received, String> {

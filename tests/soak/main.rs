@@ -66,13 +66,13 @@ async fn soak() {
     }
     let done = chaos.await.unwrap();
     world.settle().await;
-    let left = Vitals::when_down_to(quiet.descriptors, world.router.id()).await;
+    let left = Vitals::of(world.router.id());
 
     println!("{done}\n{}", world.tally);
     let mut problems = world.tally.defects();
     problems.extend(samples.growth());
     println!("quiet before: {quiet}; quiet after: {left}");
-    if left.descriptors > quiet.descriptors + vitals::SPARE_DESCRIPTORS {
+    if left.descriptors != quiet.descriptors {
         problems.push(format!("{} descriptors after {} before", left.descriptors, quiet.descriptors));
     }
     problems.extend(done.too_little(settings.length));

@@ -20,23 +20,7 @@ impl Vitals {
         let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
         Self { resident, descriptors }
     }
-
-    /// As soon as there are so few descriptors, or after half a minute: sockets of engines that died are closed by threads of
-    /// ZeroMQ's when they get to it.
-    pub(crate) async fn when_down_to(descriptors: usize, process: u32) -> Self {
-        for _ in 0..60 {
-            if Self::of(process).descriptors <= descriptors {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-        Self::of(process)
-    }
 }
-
-/// So many more descriptors are no leak: one for each thing that happened would be dozens. A connection that was made anew
-/// after its engine came back may not be the only one to it yet.
-pub(crate) const SPARE_DESCRIPTORS: usize = 2;
 
 impl fmt::Display for Vitals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
