@@ -15,8 +15,9 @@ use super::SequenceHash;
 /// Chains, with a `T` for each run of them.
 #[derive(Debug)]
 pub(crate) struct ChainTree<T> {
-    nodes: Vec<Option<Node<T>>>,
-    /// Places of `nodes` that are free.
+    nodes: Vec<Node<T>>,
+    /// Places of `nodes` that are free. Their runs are empty and keep their memory for those that come, so that a tree which has
+    /// been as large as it gets allocates nothing.
     free: Vec<u32>,
     /// By the node before, if any, and the first block.
     after: AHashMap<(Option<ChainEnd>, SequenceHash), ChainEnd>,
@@ -29,7 +30,7 @@ pub(crate) struct ChainEnd(u32);
 #[derive(Debug)]
 struct Node<T> {
     parent: Option<ChainEnd>,
-    /// Never empty.
+    /// Empty where the place is free.
     run: Vec<SequenceHash>,
     value: T,
 }
@@ -68,7 +69,7 @@ impl<T> ChainTree<T> {
     }
 
     pub(crate) fn get_mut(&mut self, end: ChainEnd) -> Option<&mut T> {
-        self.nodes.get_mut(end.0 as usize)?.as_mut().map(|node| &mut node.value)
+        self.node_mut(end).map(|node| &mut node.value)
     }
 
     /// Where the run before the one that ends at `end` ends.
@@ -92,24 +93,25 @@ impl<T> ChainTree<T> {
         count: usize,
         mut gone: impl FnMut(SequenceHash),
     ) -> bool {
-        let Some(place) = self.nodes.get_mut(end.0 as usize) else { return true };
-        let Some(node) = place else { return true };
+        let Some(node) = self.node_mut(end) else { return true };
         let left = node.run.len().saturating_sub(count);
         node.run[left..].iter().rev().copied().for_each(&mut gone);
+        let key = (node.parent, node.run[0]);
+        node.run.truncate(left);
         if left > 0 {
-            node.run.truncate(left);
             return false;
         }
-        if let (Some(&first), parent) = (node.run.first(), node.parent) {
-            self.after.remove(&(parent, first));
-        }
-        *place = None;
+        self.after.remove(&key);
         self.free.push(end.0);
         true
     }
 
     fn node(&self, end: ChainEnd) -> Option<&Node<T>> {
-        self.nodes.get(end.0 as usize)?.as_ref()
+        self.nodes.get(end.0 as usize).filter(|node| !node.run.is_empty())
+    }
+
+    fn node_mut(&mut self, end: ChainEnd) -> Option<&mut Node<T>> {
+        self.nodes.get_mut(end.0 as usize).filter(|node| !node.run.is_empty())
     }
 
     fn reach(&self, chain: &[SequenceHash]) -> Reach {
@@ -127,16 +129,6 @@ impl<T> ChainTree<T> {
             }
         }
     }
-
-    fn put(&mut self, node: Node<T>) -> ChainEnd {
-        if let Some(place) = self.free.pop() {
-            self.nodes[place as usize] = Some(node);
-            return ChainEnd(place);
-        }
-        self.nodes.push(Some(node));
-        // Four billion runs have no room in any memory.
-        ChainEnd(u32::try_from(self.nodes.len() - 1).unwrap_or(u32::MAX))
-    }
 }
 
 impl<T: Clone + Default> ChainTree<T> {
@@ -153,7 +145,7 @@ impl<T: Clone + Default> ChainTree<T> {
             end = Some(self.append(end, &chain[blocks..]));
         }
         let mut next = end;
-        while let Some(node) = next.and_then(|end| self.nodes.get_mut(end.0 as usize)?.as_mut()) {
+        while let Some(node) = next.and_then(|end| self.node_mut(end)) {
             each(&mut node.value);
             next = node.parent;
         }
@@ -162,33 +154,60 @@ impl<T: Clone + Default> ChainTree<T> {
 
     /// Makes the first `along` blocks of a run one of their own, and says where it ends. The rest keeps its end.
     fn cut(&mut self, end: ChainEnd, along: usize) -> ChainEnd {
-        let Some(node) = self.nodes.get_mut(end.0 as usize).and_then(Option::as_mut) else { return end };
-        if along >= node.run.len() {
+        let Some(rest) = self.node(end).and_then(|node| node.run.len().checked_sub(along)) else {
+            return end;
+        };
+        if rest == 0 {
             return end;
         }
-        let rest = node.run.split_off(along);
-        let run = std::mem::replace(&mut node.run, rest);
-        let head = Node { parent: node.parent, run, value: node.value.clone() };
-        let keys = (head.parent, head.run.first().copied(), node.run.first().copied());
-        let cut = self.put(head);
-        if let (parent, Some(first), Some(second)) = keys {
-            self.after.insert((parent, first), cut);
-            self.after.insert((Some(cut), second), end);
-        }
-        if let Some(node) = self.nodes.get_mut(end.0 as usize).and_then(Option::as_mut) {
-            node.parent = Some(cut);
-        }
+        let cut = self.place(rest);
+        let mut run = std::mem::take(&mut self.nodes[cut.0 as usize].run);
+        let node = &mut self.nodes[end.0 as usize];
+        run.extend_from_slice(&node.run[along..]);
+        node.run.truncate(along);
+        let second = run[0];
+        let head = Node {
+            parent: node.parent.replace(cut),
+            run: std::mem::replace(&mut node.run, run),
+            value: node.value.clone(),
+        };
+        self.after.insert((head.parent, head.run[0]), cut);
+        self.after.insert((Some(cut), second), end);
+        self.nodes[cut.0 as usize] = head;
         cut
     }
 
     fn append(&mut self, parent: Option<ChainEnd>, run: &[SequenceHash]) -> ChainEnd {
-        let end = self.put(Node { parent, run: run.to_vec(), value: T::default() });
-        if let Some(&first) = run.first() {
-            self.after.insert((parent, first), end);
-        }
+        let end = self.place(run.len());
+        let node = &mut self.nodes[end.0 as usize];
+        node.parent = parent;
+        node.run.extend_from_slice(run);
+        node.value = T::default();
+        self.after.insert((parent, run[0]), end);
         end
     }
+
+    /// A free place whose run is empty and has memory for so many blocks. It is the caller's to fill.
+    fn place(&mut self, blocks: usize) -> ChainEnd {
+        let latest = self.free.len().saturating_sub(LOOKED_AT)..self.free.len();
+        let fits = |&at: &usize| self.nodes[self.free[at] as usize].run.capacity() >= blocks;
+        if let Some(at) = latest.rev().find(fits) {
+            return ChainEnd(self.free.swap_remove(at));
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(Node { parent: None, run: Vec::new(), value: T::default() });
+            // Four billion runs have no room in any memory.
+            u32::try_from(self.nodes.len() - 1).unwrap_or(u32::MAX)
+        });
+        self.nodes[place as usize].run.reserve_exact(blocks.next_power_of_two().max(LEAST_ROOM));
+        ChainEnd(place)
+    }
 }
+
+/// Free places among which one with enough memory is looked for.
+const LOOKED_AT: usize = 8;
+/// Blocks for which a run has memory at least. Rounded up from there, runs of much the same length fit in each other's place.
+const LEAST_ROOM: usize = 16;
 
 /// How many leading blocks the two share, of which the first is one.
 fn shared(run: &[SequenceHash], chain: &[SequenceHash]) -> usize {
