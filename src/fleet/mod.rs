@@ -55,6 +55,7 @@ pub use affinity::{MOST_SESSIONS, SessionId, SessionUse, Sessions};
 pub use breaker::{BreakerState, DEFAULT_INHIBITION};
 pub use card::{Card, WorkerType};
 pub use clock::Clock;
+pub(crate) use clock::unix_ms;
 pub use cohort::{Cohort, Standing};
 pub use device_report::{DeviceReport, FaultReport, FieldReport, GpuReport, RankDevices, ReportError};
 pub use device_status::{DeviceState, DeviceStatus};

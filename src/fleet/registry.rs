@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use ahash::AHashMap;
@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::{
     card::Card,
-    clock::Clock,
+    clock::{Clock, unix_ms},
     cohort::Cohort,
     disagg::Pools,
     failures::Failures,
@@ -419,9 +419,7 @@ impl Registry {
     /// the larger number, whatever happens to the clock, so that a newcomer never comes before an incumbent.
     fn arrival_ms(&mut self, said: Option<u64>) -> u64 {
         said.unwrap_or_else(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-            self.last_arrival_ms = now.max(self.last_arrival_ms.saturating_add(1));
+            self.last_arrival_ms = unix_ms().max(self.last_arrival_ms.saturating_add(1));
             self.last_arrival_ms
         })
     }

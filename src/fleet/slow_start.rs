@@ -6,10 +6,10 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
-use super::{registry::Fleet, worker_info::WorkerInfo};
+use super::{clock::unix_ms, registry::Fleet, worker_info::WorkerInfo};
 
 /// What a worker weighs at first.
 pub const LEAST_SLOW_START: f64 = 0.1;
@@ -60,9 +60,7 @@ impl Fleet {
     /// comes from the future is new.
     pub(super) fn slow_start_of(&self, started_ms: Option<u64>) -> SlowStart {
         let window_ms = u64::try_from(self.slow_start.as_millis()).unwrap_or(u64::MAX);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        let ago_ms = started_ms.map_or(0, |started| unix_ms.saturating_sub(started));
+        let ago_ms = started_ms.map_or(0, |started| unix_ms().saturating_sub(started));
         SlowStart::begun(window_ms, self.now_ms(), ago_ms)
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     access_log::Facts,
-    app::{App, unix_ms},
+    app::App,
     counters::{Counters, Outcome, Surface},
     decision_log::Ticket,
     error::{self, ApiError},
@@ -24,7 +24,7 @@ use super::{
     two_hop::{self, Prefiller},
 };
 use crate::{
-    fleet::{RankMember, SessionUse},
+    fleet::{RankMember, SessionUse, unix_ms},
     index::Overlap,
     load::Booking,
     proxy::{Annotator, Answer, End, Observer, Time, Usage},

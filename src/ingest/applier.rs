@@ -1,9 +1,6 @@
 //! The threads that write to the index.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
 use super::{
     budget::Budget,
@@ -17,7 +14,7 @@ use super::{
 };
 use crate::{
     event::Event,
-    fleet::{ExpectedLimits, StreamState},
+    fleet::{ExpectedLimits, StreamState, unix_ms},
     index::{Applied, IndexWriter},
     slot::Slot,
 };
@@ -221,11 +218,6 @@ impl Applier {
         // After the writes: whoever sees the cursor relies on them.
         status.set_cursor(Some(batch.sequence));
     }
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

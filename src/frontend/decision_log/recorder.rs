@@ -23,8 +23,8 @@ use super::{
 };
 use crate::{
     decisions::{Decision, Outcome, Question, Rule, Verdict},
-    fleet::{Clock, Fingerprint, SetView},
-    frontend::{app::unix_ms, asking::Prompt, log_queue, request_id},
+    fleet::{Clock, Fingerprint, SetView, unix_ms},
+    frontend::{asking::Prompt, log_queue, request_id},
     select::{Choice, Demand, Refusal, Row, Scratch, Selector},
 };
 

@@ -19,7 +19,7 @@ mod registration;
 use std::{
     future::Future,
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use http::{HeaderValue, Uri};
@@ -36,7 +36,10 @@ use super::{
     devices::{self, DeviceSettings},
     facts::{Facts, PublishKvEvents},
 };
-use crate::{fleet::WorkerSpec, proxy::Caller};
+use crate::{
+    fleet::{WorkerSpec, unix_ms},
+    proxy::Caller,
+};
 
 pub use describe::DescribeError;
 
@@ -166,10 +169,7 @@ async fn watch_engine(settings: &AgentSettings, describe: &watch::Sender<Describ
 /// The description with the time of now, unless it states one: every frontend is told the same, whenever it hears of
 /// the worker, so that all agree which configuration of a set came first.
 fn stamped(mut spec: WorkerSpec) -> WorkerSpec {
-    spec.registered_ms.get_or_insert_with(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    });
+    spec.registered_ms.get_or_insert_with(unix_ms);
     spec
 }
 
