@@ -20,7 +20,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::app::App;
+use super::{app::App, exposition::Ranks};
 use crate::{
     fleet::{FleetView, HealthChange, HealthChecks, RankMember, WorkerInfo},
     metrics::{Labels, Page},
@@ -110,28 +110,14 @@ pub(super) fn object(member: &RankMember, now_ms: u64) -> Value {
 const STATES: [&str; 4] = ["unchecked", "ok", "missing", "down"];
 
 /// Writes what checks found.
-pub(super) fn write(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
+pub(super) fn write(app: &App, ranks: &Ranks<'_>, page: &mut Page<'_>) -> fmt::Result {
     let CheckCounters { ok, failed } = &app.counters.checks;
     let counts = [("ok", ok.load(Relaxed)), ("failed", failed.load(Relaxed))];
     page.counters_by("result", "health_checks", "Times that a worker was asked for its health", counts)?;
-    let names: Vec<_> =
-        view.members().map(|(_, member)| [member.worker.id.to_string(), member.rank.to_string()]).collect();
-    let rows: Vec<_> = view
-        .members()
-        .zip(&names)
-        .flat_map(|((set, member), [worker, rank])| {
-            let now = HealthChecks::name(member.worker.checks().as_deref());
-            STATES.into_iter().map(move |state| {
-                let labels = [
-                    ("worker", worker.as_str()),
-                    ("rank", rank),
-                    ("model", set.key.model.as_str()),
-                    ("state", state),
-                ];
-                (labels, i64::from(state == now))
-            })
-        })
-        .collect();
+    let rows = ranks.rows("state", |member| {
+        let now = HealthChecks::name(member.worker.checks().as_deref());
+        STATES.map(|state| (state, i64::from(state == now)))
+    });
     page.gauges(
         "worker_health",
         "1 for what active checks say of the worker",

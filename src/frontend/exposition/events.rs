@@ -25,25 +25,14 @@ pub(super) fn events(app: &App, page: &mut Page<'_>) -> fmt::Result {
         }
     }
     page.counter("unheard_prompts", "Prompts whose blocks nobody expects where they were sent", unheard)?;
-    labelled(page, "events", "KV events applied, by kind", "kind", &kinds)?;
-    labelled(page, "event_blocks", "Blocks of those events, by what became of them", "result", &blocks)?;
-    labelled(page, "event_problems", "Messages and events that could not be used", "problem", &problems)?;
-    labelled(page, "events_rejected", "Events that the index must not see", "reason", &rejected)
+    page.counters_by("kind", "events", "KV events applied, by kind", kinds)?;
+    page.counters_by("result", "event_blocks", "Blocks of those events, by what became of them", blocks)?;
+    page.counters_by("problem", "event_problems", "Messages and events that could not be used", problems)?;
+    page.counters_by("reason", "events_rejected", "Events that the index must not see", rejected)
 }
 
 fn add<const N: usize>(sums: &mut [(&str, u64); N], more: [u64; N]) {
     for ((_, sum), more) in sums.iter_mut().zip(more) {
         *sum += more;
     }
-}
-
-fn labelled(
-    page: &mut Page<'_>,
-    name: &str,
-    help: &str,
-    label: &str,
-    counts: &[(&'static str, u64)],
-) -> fmt::Result {
-    let rows: Vec<_> = counts.iter().map(|&(value, count)| ([(label, value)], count)).collect();
-    page.counters(name, help, rows.iter().map(|(labels, count)| (&labels[..], *count)))
 }

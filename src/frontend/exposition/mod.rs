@@ -17,7 +17,7 @@ use super::{
     tokenising,
 };
 use crate::metrics::{Exposition, Page, Source};
-use ranks::Ranks;
+pub(super) use ranks::Ranks;
 
 /// The page as text.
 pub(super) fn text(app: &Arc<App>) -> Result<String, fmt::Error> {
@@ -46,8 +46,9 @@ impl Source for Numbers {
         tokenising::write(app, page)?;
         overlaps::write(app, page)?;
         sets::sets(app, &view, page)?;
-        Ranks::of(&view, app.fleet.now_ms()).write(page)?;
-        health_checks::write(app, &view, page)?;
+        let ranks = Ranks::of(&view, app.fleet.now_ms());
+        ranks.write(page)?;
+        health_checks::write(app, &ranks, page)?;
         devices::write(&view, app.fleet.now_ms(), page)?;
         parity::write(app, &view, page)?;
         drift::write(&view, page)?;

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Every rank with its labels written out.
-pub(super) struct Ranks<'a> {
+pub(in crate::frontend) struct Ranks<'a> {
     /// On the fleet's clock.
     now_ms: u64,
     ranks: Vec<(&'a SetView, &'a RankMember, [String; 2])>,
@@ -147,20 +147,24 @@ impl<'a> Ranks<'a> {
         self.cached_blocks(page)
     }
 
+    /// A row for each rank and each thing that `each` names, under the label `key`.
+    pub(in crate::frontend) fn rows<V, I: IntoIterator<Item = (&'static str, V)>>(
+        &self,
+        key: &'static str,
+        each: impl Fn(&RankMember) -> I,
+    ) -> Vec<([(&str, &str); 4], V)> {
+        let rows =
+            self.ranks.iter().zip(self.labels()).flat_map(|((_, member, _), [worker, rank, model])| {
+                each(member).into_iter().map(move |(name, value)| ([worker, rank, model, (key, name)], value))
+            });
+        rows.collect()
+    }
+
     fn breaker_states(&self, page: &mut Page<'_>) -> fmt::Result {
-        let labels = self.labels();
-        let rows: Vec<_> = self
-            .ranks
-            .iter()
-            .zip(&labels)
-            .flat_map(|((_, member, _), labels)| {
-                let now = member.worker.breaker(self.now_ms);
-                BreakerState::ALL.into_iter().map(move |state| {
-                    let [worker, rank, model] = *labels;
-                    ([worker, rank, model, ("state", state.name())], i64::from(state == now))
-                })
-            })
-            .collect();
+        let rows = self.rows("state", |member| {
+            let now = member.worker.breaker(self.now_ms);
+            BreakerState::ALL.map(|state| (state.name(), i64::from(state == now)))
+        });
         page.gauges(
             "worker_breaker_state",
             "1 for the state that the worker's circuit breaker is in",
@@ -169,36 +173,18 @@ impl<'a> Ranks<'a> {
     }
 
     fn stream_states(&self, page: &mut Page<'_>) -> fmt::Result {
-        let labels = self.labels();
-        let rows: Vec<_> = self
-            .ranks
-            .iter()
-            .zip(&labels)
-            .flat_map(|((_, member, _), labels)| {
-                let now = member.status.state();
-                StreamState::ALL.into_iter().map(move |state| {
-                    let [worker, rank, model] = *labels;
-                    ([worker, rank, model, ("state", state.name())], i64::from(state == now))
-                })
-            })
-            .collect();
+        let rows = self.rows("state", |member| {
+            let now = member.status.state();
+            StreamState::ALL.map(|state| (state.name(), i64::from(state == now)))
+        });
         page.gauges(
             "worker_stream_state",
             "1 for the state that the event stream is in",
             rows.iter().map(|(labels, value)| (labels as Labels<'_>, *value)),
         )?;
-        let rows: Vec<_> = self
-            .ranks
-            .iter()
-            .zip(&labels)
-            .flat_map(|((_, member, _), labels)| {
-                let counts = StreamState::ALL.into_iter().zip(member.status.transitions());
-                counts.map(move |(state, count)| {
-                    let [worker, rank, model] = *labels;
-                    ([worker, rank, model, ("state", state.name())], count)
-                })
-            })
-            .collect();
+        let rows = self.rows("state", |member| {
+            StreamState::ALL.map(StreamState::name).into_iter().zip(member.status.transitions())
+        });
         page.counters(
             "worker_stream_transitions",
             "Times that the event stream came to the state",
@@ -207,20 +193,10 @@ impl<'a> Ranks<'a> {
     }
 
     fn cached_blocks(&self, page: &mut Page<'_>) -> fmt::Result {
-        let labels = self.labels();
-        let rows: Vec<_> = self
-            .ranks
-            .iter()
-            .zip(&labels)
-            .flat_map(|((_, member, _), labels)| {
-                let blocks = member.cohort.index.blocks(member.slot);
-                Tier::ALL.into_iter().map(move |tier| {
-                    let [worker, rank, model] = *labels;
-                    let count = i64::try_from(blocks[tier.index()]).unwrap_or(i64::MAX);
-                    ([worker, rank, model, ("tier", tier.name())], count)
-                })
-            })
-            .collect();
+        let rows = self.rows("tier", |member| {
+            let blocks = member.cohort.index.blocks(member.slot);
+            Tier::ALL.map(|tier| (tier.name(), i64::try_from(blocks[tier.index()]).unwrap_or(i64::MAX)))
+        });
         page.gauges(
             "worker_cached_blocks",
             "Blocks that the index holds for it",
