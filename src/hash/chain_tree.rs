@@ -140,16 +140,16 @@ impl<T: Clone + Default> ChainTree<T> {
         mut each: impl FnMut(&mut T),
     ) -> (usize, ChainEnd) {
         let Reach { blocks, last } = self.reach(chain);
-        let mut end = last.map(|(end, along)| self.cut(end, along));
-        if blocks < chain.len() || end.is_none() {
-            end = Some(self.append(end, &chain[blocks..]));
-        }
-        let mut next = end;
+        let end = match last.map(|(end, along)| self.cut(end, along)) {
+            Some(end) if blocks == chain.len() => end,
+            before => self.append(before, &chain[blocks..]),
+        };
+        let mut next = Some(end);
         while let Some(node) = next.and_then(|end| self.node_mut(end)) {
             each(&mut node.value);
             next = node.parent;
         }
-        (blocks, end.unwrap_or(ChainEnd(u32::MAX)))
+        (blocks, end)
     }
 
     /// Makes the first `along` blocks of a run one of their own, and says where it ends. The rest keeps its end.
