@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::app::App;
+use super::{app::App, exposition::Ranks};
 use crate::{
     event::Tier,
-    fleet::{FleetView, PredictionError, RankMember, StreamState},
+    fleet::{PredictionError, RankMember, StreamState},
     metrics::{Labels, Page},
     slot::WorkerId,
 };
@@ -37,19 +37,9 @@ pub(super) fn forget(app: &App, id: WorkerId) {
 }
 
 /// What was predicted beside what came of it, by the slowest tier that a prediction counted on.
-pub(super) fn write(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
-    let ranks = view.members().map(|(set, member)| {
-        (set.key.model.as_str(), member.worker.id.to_string(), member.rank.to_string(), &member.predictions)
-    });
-    let ranks: Vec<_> = ranks.collect();
-    let rows = ranks.iter().flat_map(|(model, worker, rank, predictions)| {
-        Tier::ALL.into_iter().zip(predictions.errors()).map(move |(tier, error)| {
-            let labels =
-                [("worker", worker.as_str()), ("rank", rank), ("model", model), ("tier", tier.name())];
-            (labels, error)
-        })
-    });
-    let rows: Vec<_> = rows.collect();
+pub(super) fn write(ranks: &Ranks<'_>, page: &mut Page<'_>) -> fmt::Result {
+    let rows =
+        ranks.rows("tier", |member| Tier::ALL.map(Tier::name).into_iter().zip(member.predictions.errors()));
     let values = |of: fn(&PredictionError) -> f64| {
         rows.iter().map(move |(labels, error)| (labels as Labels<'_>, of(error)))
     };
@@ -59,15 +49,11 @@ pub(super) fn write(view: &FleetView, page: &mut Page<'_>) -> fmt::Result {
     page.gauges("prediction_missing_ratio", help, values(|error| error.missing))?;
     let help = "Share of prompt tokens cached that were not predicted, over the last answers";
     page.gauges("prediction_surplus_ratio", help, values(|error| error.surplus))?;
-    let rows = ranks.iter().map(|(model, worker, rank, predictions)| {
-        let labels = [("worker", worker.as_str()), ("rank", rank), ("model", model)];
-        (labels, predictions.observed_share())
-    });
-    let rows: Vec<_> = rows.collect();
-    page.gauges(
+    ranks.gauge(
+        page,
         "prediction_observed_ratio",
         "Share of the last answers that said how much of their prompt was cached, so that it could be compared",
-        rows.iter().map(|(labels, share)| (labels as Labels<'_>, *share)),
+        |_, member| member.predictions.observed_share(),
     )
 }
 

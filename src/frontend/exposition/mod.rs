@@ -51,7 +51,7 @@ impl Source for Numbers {
         health_checks::write(app, &ranks, page)?;
         devices::write(&view, app.fleet.now_ms(), page)?;
         parity::write(app, &view, page)?;
-        drift::write(&view, page)?;
+        drift::write(&ranks, page)?;
         index_memory::write(app, &view, page)?;
         index_snapshot::write(app, page)?;
         events::events(app, page)

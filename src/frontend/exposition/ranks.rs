@@ -32,7 +32,8 @@ impl<'a> Ranks<'a> {
             .collect()
     }
 
-    fn gauge(
+    /// A gauge of each rank.
+    pub(in crate::frontend) fn gauge(
         &self,
         page: &mut Page<'_>,
         name: &str,
