@@ -141,3 +141,36 @@ async fn a_prefill_counts_too() {
     rig.wait_for_free_engines().await;
     rig.wait_for_idle().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_beyond_all_time_are_none() {
+    const EVER: Duration = Duration::from_secs(u64::MAX);
+    let worker = Scripted::start(|_| {
+        let pieces = stream::iter(["{\"choices\":", "[]}"]).then(|piece| async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok::<_, Infallible>(Bytes::from_static(piece.as_bytes()))
+        });
+        Response::builder()
+            .header("content-type", "application/json")
+            .body(Body::from_stream(pieces))
+            .unwrap()
+    })
+    .await;
+    let rig = behind(&worker, |settings| {
+        settings.upstream.connect_timeout = EVER;
+        settings.upstream.first_byte_timeout = EVER;
+        settings.upstream.idle_timeout = EVER;
+        for limit in [
+            &mut settings.total_timeout,
+            &mut settings.inhibition,
+            &mut settings.slow_start,
+            &mut settings.health_check_interval,
+        ] {
+            *limit = EVER;
+        }
+    })
+    .await;
+    let answer = rig.post(CHAT, &chat("you are brief", "hello")).await;
+    assert_eq!((answer.status.as_u16(), answer.text.as_str()), (200, "{\"choices\":[]}"));
+    rig.wait_for_idle().await;
+}

@@ -58,9 +58,10 @@ impl InFlight {
         self
     }
 
-    /// The same for a request that has so long from now; zero is for ever.
+    /// The same for a request that has so long from now; zero is for ever, and so is what goes beyond all time.
     pub(super) fn within(mut self, limit: Duration) -> Self {
-        self.time = (!limit.is_zero()).then(|| Time { until: (self.asked + limit).into(), limit });
+        let until = self.asked.checked_add(limit).filter(|_| !limit.is_zero());
+        self.time = until.map(|until| Time { until: until.into(), limit });
         self
     }
 

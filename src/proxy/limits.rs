@@ -40,7 +40,9 @@ impl Idle {
     /// To be called when there is no frame: ready, with the limit, once that has been so for as long.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
         let Some(limit) = self.limit else { return Poll::Pending };
-        let deadline = *self.waiting_since.get_or_insert_with(Instant::now) + limit;
+        // A limit beyond all time is none.
+        let since = *self.waiting_since.get_or_insert_with(Instant::now);
+        let Some(deadline) = since.checked_add(limit) else { return Poll::Pending };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         loop {
             ready!(timer.as_mut().poll(cx));
