@@ -16,11 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// keep their place: an engine that is still loading comes up by itself.
 pub(super) fn probe(view: &FleetView, upstream: &PoolSettings) {
     let caller = Caller::over(upstream, PATIENCE);
-    // A worker is here once a rank, and its ranks stand together.
-    let mut workers: Vec<_> = view.members().map(|(_, member)| Arc::clone(&member.worker)).collect();
-    workers.dedup_by_key(|worker| worker.id);
-    for worker in workers {
-        tokio::spawn(ask(caller.clone(), worker));
+    for worker in view.workers() {
+        tokio::spawn(ask(caller.clone(), Arc::clone(worker)));
     }
 }
 

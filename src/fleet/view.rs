@@ -397,6 +397,14 @@ impl FleetView {
         self.sets.iter().flat_map(|set| set.members.iter().map(move |member| (set, member)))
     }
 
+    /// Every worker of every set, once.
+    pub fn workers(&self) -> impl Iterator<Item = &Arc<WorkerInfo>> {
+        // A worker is here once a rank, and its ranks stand together.
+        let mut last = None;
+        let workers = self.members().map(|(_, member)| &member.worker);
+        workers.filter(move |worker| last.replace(worker.id) != Some(worker.id))
+    }
+
     /// Whether there are prefill workers of `model`, which alone serve nobody.
     #[must_use]
     pub fn has_prefill(&self, model: &str) -> bool {

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use super::{app::App, exposition::Ranks};
 use crate::{
-    fleet::{FleetView, HealthChange, HealthChecks, RankMember, WorkerInfo},
+    fleet::{HealthChange, HealthChecks, RankMember, WorkerInfo},
     metrics::{Labels, Page},
     proxy::Caller,
 };
@@ -48,7 +48,7 @@ pub(super) async fn run(app: Arc<App>) {
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
-        let workers = workers(&app.fleet.view());
+        let workers: Vec<_> = app.fleet.view().workers().map(Arc::clone).collect();
         let mut checks = JoinSet::new();
         // Spread over the interval: a fleet is not asked all in one moment.
         let gap = every / u32::try_from(workers.len()).unwrap_or(u32::MAX).max(1);
@@ -58,13 +58,6 @@ pub(super) async fn run(app: Arc<App>) {
         }
         while checks.join_next().await.is_some() {}
     }
-}
-
-/// Each worker once; its ranks stand together.
-fn workers(view: &FleetView) -> Vec<Arc<WorkerInfo>> {
-    let mut workers: Vec<_> = view.members().map(|(_, member)| Arc::clone(&member.worker)).collect();
-    workers.dedup_by_key(|worker| worker.id);
-    workers
 }
 
 async fn check(app: Arc<App>, caller: Caller, worker: Arc<WorkerInfo>) {

@@ -286,9 +286,7 @@ pub(super) fn write(app: &App, view: &FleetView, page: &mut Page<'_>) -> fmt::Re
     let ended = ended.filter(|(verdict, _)| *verdict != ParityVerdict::Unchecked);
     let ended = ended.map(|(verdict, count)| (verdict.name(), count.load(Relaxed)));
     page.counters_by("outcome", "parity_checks", "Parity checks, by how they ended", ended)?;
-    let mut workers: Vec<_> = view.members().map(|(_, member)| &member.worker).collect();
-    workers.dedup_by_key(|worker| worker.id);
-    let workers: Vec<_> = workers.into_iter().map(|worker| (worker, worker.id.to_string())).collect();
+    let workers: Vec<_> = view.workers().map(|worker| (worker, worker.id.to_string())).collect();
     let rows: Vec<_> = workers
         .iter()
         .flat_map(|(worker, id)| {
