@@ -82,35 +82,41 @@ fn cached_text(encoder: &Encoder, text: &str, special: bool, cache: &SegmentCach
 }
 
 /// One with room, one that drops nearly all, one that keeps nothing; for all families at once.
-static CACHES: LazyLock<[SegmentCache; 3]> = LazyLock::new(|| [4 << 20, 600, 0].map(SegmentCache::new));
+fn caches() -> [SegmentCache; 3] {
+    [4 << 20, 600, 0].map(SegmentCache::new)
+}
 
 #[test]
 fn every_turn_of_a_conversation_has_the_tokens_that_it_has_afresh() {
+    let caches = caches();
     for_each_family(48, conversation, |family, messages| {
         for turn in 1..=messages.len() {
             let messages = json!(messages[..turn]);
             for add_special_tokens in [false, true] {
                 let input = ChatInput { add_special_tokens, ..ChatInput::new(&messages) };
                 let fresh = family.encoder.encode_chat(&input).unwrap();
-                for cache in &*CACHES {
+                for cache in &caches {
                     prop_assert_eq!(&cached_chat(&family.encoder, &input, cache), &fresh);
                 }
             }
         }
         Ok(())
     });
-    let [roomy, narrow, off] = &*CACHES;
-    assert!(roomy.cached_bytes() > 2 * roomy.tokenised_bytes(), "{} of it", roomy.cached_bytes());
+    let [roomy, narrow, off] = &caches;
+    // How much is found again depends on how long the conversations are that were drawn.
+    let (found, made) = (roomy.cached_bytes(), roomy.tokenised_bytes());
+    assert!(found > made, "{found} bytes found, {made} tokenised");
     assert!(narrow.evictions() > 1000 && narrow.bytes() <= 600);
     assert_eq!((off.cached_bytes(), off.segments()), (0, 0));
 }
 
 #[test]
 fn every_text_has_the_tokens_that_it_has_afresh() {
+    let caches = caches();
     for_each_family(192, text, |family, text| {
         for special in [false, true] {
             let fresh = family.encoder.encode_text(&text, special).unwrap();
-            for cache in &*CACHES {
+            for cache in &caches {
                 // Made, then found.
                 for _ in 0..2 {
                     prop_assert_eq!(&cached_text(&family.encoder, &text, special, cache), &fresh);
@@ -143,6 +149,7 @@ fn a_segment_is_not_taken_for_the_same_text_at_the_beginning() {
 
 #[test]
 fn a_prompt_that_goes_on_with_an_image_has_the_tokens_that_it_has_afresh() {
+    let caches = caches();
     let turns = |family: &Family| (conversation(family), text(family), text(family));
     for_each_family(48, turns, |family, (mut messages, before, after)| {
         messages.push(json!({"role": "user", "content": [
@@ -155,7 +162,7 @@ fn a_prompt_that_goes_on_with_an_image_has_the_tokens_that_it_has_afresh() {
             let input = ChatInput { add_special_tokens, ..ChatInput::new(&messages) };
             let fresh = family.encoder.encode_chat(&input).unwrap();
             prop_assert!(!fresh.complete);
-            for cache in &*CACHES {
+            for cache in &caches {
                 let cached = cached_chat(&family.encoder, &input, cache);
                 // A token that takes whitespace along ends behind it or before it, as one sees it.
                 if family.strips {
