@@ -166,6 +166,49 @@ fn fill(workload: Workload, blocks: u64, expected: bool) -> (Pauses, Pauses, u64
     (pauses, growing, index.totals().bytes)
 }
 
+/// What the machine itself does to a thread that stores nothing: fresh memory is written to, 64 KiB at a time, as much as an
+/// index of so many entries takes. Pauses that show here as well are the system's.
+fn fresh_memory(entries: u64) -> Pauses {
+    const PIECE: usize = 64 << 10;
+    let mut pauses = Pauses::default();
+    let mut pieces = Vec::new();
+    for _ in 0..entries * 32 / PIECE as u64 {
+        pauses.time(|| pieces.push(vec![1_u8; PIECE]));
+    }
+    std::hint::black_box(pieces);
+    pauses
+}
+
+/// The same for arithmetic alone: 500,000 rounds of some 20 microseconds each.
+fn arithmetic() -> Pauses {
+    let mut pauses = Pauses::default();
+    let mut sum = 1_u64;
+    for _ in 0..500_000 {
+        pauses.time(|| {
+            for _ in 0..20_000 {
+                sum = std::hint::black_box(sum.wrapping_mul(3));
+            }
+        });
+    }
+    pauses
+}
+
+impl Pauses {
+    /// A line of the table; of `growing` there may be none.
+    fn print(&self, name: &str, tables: &str, growing: Option<&Self>, bytes_per_entry: f64) {
+        let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
+        println!(
+            "{name:<15} {tables:<9} {:>8.1} {:>8.1} {:>8.1} {:>6} {:>5} {:>12.1} {bytes_per_entry:>15.1}",
+            us(self.longest[0]),
+            us(self.longest[1]),
+            us(self.longest[2]),
+            self.above(16),
+            self.above(20),
+            us(growing.map_or(0, |growing| growing.longest[0])),
+        );
+    }
+}
+
 fn main() {
     let number =
         |at: usize, default| std::env::args().nth(at).and_then(|text| text.parse().ok()).unwrap_or(default);
@@ -178,6 +221,8 @@ fn main() {
     println!(
         "workload        tables     longest   second    third  >65us  >1ms  growth step  bytes an entry"
     );
+    arithmetic().print("arithmetic", "none", None, 0.0);
+    fresh_memory(blocks).print("fresh memory", "none", None, 32.0);
     let workloads: [(&str, Workload); 4] = [
         ("long prompts", long_prompts),
         ("one by one", one_by_one),
@@ -192,18 +237,8 @@ fn main() {
             let runs = (0..repetitions).map(|_| fill(workload, blocks, expected));
             let best = runs.min_by_key(|(pauses, ..)| pauses.longest[0]);
             let Some((pauses, growing, bytes)) = best else { continue };
-            let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
-            println!(
-                "{name:<15} {:<9} {:>8.1} {:>8.1} {:>8.1} {:>6} {:>5} {:>12.1} {:>15.1}",
-                if expected { "expected" } else { "grow" },
-                us(pauses.longest[0]),
-                us(pauses.longest[1]),
-                us(pauses.longest[2]),
-                pauses.above(16),
-                pauses.above(20),
-                us(growing.longest[0]),
-                bytes as f64 / blocks as f64
-            );
+            let tables = if expected { "expected" } else { "grow" };
+            pauses.print(name, tables, Some(&growing), bytes as f64 / blocks as f64);
         }
     }
 }

@@ -18,7 +18,8 @@ pub(in crate::index) struct SplitMap<K, V> {
     bits: u32,
     /// By the leading bits of the hash.
     directory: Vec<u32>,
-    parts: Vec<Part<K, V>>,
+    #[allow(clippy::vec_box, reason = "apart, so that one more of many moves eight bytes of each")]
+    parts: Vec<Box<Part<K, V>>>,
     entries: usize,
 }
 
@@ -120,7 +121,7 @@ impl<K: Hash + Eq, V> SplitMap<K, V> {
     /// The part of a key, after splits if it was full.
     fn part_with_room(&mut self, key: &K) -> usize {
         if self.parts.is_empty() {
-            self.parts.push(Part { bits: 0, map: AHashMap::new() });
+            self.parts.push(Box::new(Part { bits: 0, map: AHashMap::new() }));
             self.directory.push(0);
         }
         let hash = self.hasher.hash_one(key);
@@ -143,12 +144,15 @@ impl<K: Hash + Eq, V> SplitMap<K, V> {
         }
         let hasher = &self.hasher;
         let upper = |key: &K| hasher.hash_one(key) >> (63 - bits) & 1 == 1;
-        let all = std::mem::take(&mut self.parts[part].map);
-        let (above, below): (AHashMap<K, V>, AHashMap<K, V>) =
-            all.into_iter().partition(|(key, _)| upper(key));
+        // Room at once: from nothing, each half would grow six times.
+        let half = || AHashMap::with_capacity(FULL / 2 + FULL / 8);
+        let (mut above, mut below) = (half(), half());
+        for (key, value) in std::mem::take(&mut self.parts[part].map) {
+            if upper(&key) { &mut above } else { &mut below }.insert(key, value);
+        }
         let added = self.parts.len();
-        self.parts[part] = Part { bits: bits + 1, map: below };
-        self.parts.push(Part { bits: bits + 1, map: above });
+        *self.parts[part] = Part { bits: bits + 1, map: below };
+        self.parts.push(Box::new(Part { bits: bits + 1, map: above }));
         let width = 1 << (self.bits - bits - 1);
         let first = leading(hash, bits) << (self.bits - bits);
         self.directory[first + width..first + 2 * width].fill(added as u32);
@@ -163,7 +167,7 @@ type IntoPart<K, V> = std::collections::hash_map::IntoIter<K, V>;
 
 /// The entries of a map that is no more.
 pub(in crate::index) type IntoIter<K, V> =
-    FlatMap<vec::IntoIter<Part<K, V>>, IntoPart<K, V>, fn(Part<K, V>) -> IntoPart<K, V>>;
+    FlatMap<vec::IntoIter<Box<Part<K, V>>>, IntoPart<K, V>, fn(Box<Part<K, V>>) -> IntoPart<K, V>>;
 
 impl<K, V> IntoIterator for SplitMap<K, V> {
     type Item = (K, V);

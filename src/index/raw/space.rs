@@ -21,13 +21,21 @@ pub(in crate::index) struct Space<const PLANES: usize> {
     heads: [u32; CLASSES],
     /// Which classes have one.
     full: [u64; CLASSES.div_ceil(64)],
-    /// Which grains begin a free piece, and which end one.
-    begins: Vec<u64>,
-    ends: Vec<u64>,
-    chunks: usize,
+    /// By chunk.
+    #[allow(clippy::vec_box, reason = "apart, so that a new chunk moves nobody's")]
+    bounds: Vec<Box<Bounds>>,
     limit: usize,
     free: u64,
 }
+
+/// Which grains of a chunk begin a free piece, and which end one.
+struct Bounds {
+    begins: Grains,
+    ends: Grains,
+}
+
+/// A bit for each grain of a chunk.
+type Grains = [u64; GRAINS.div_ceil(64)];
 
 // A free piece: its length in the first and in the last word; next and previous piece of the class in between.
 const NEXT: u32 = 1;
@@ -40,9 +48,7 @@ impl<const PLANES: usize> Space<PLANES> {
         Self {
             heads: [NONE; CLASSES],
             full: [0; CLASSES.div_ceil(64)],
-            begins: Vec::new(),
-            ends: Vec::new(),
-            chunks: 0,
+            bounds: Vec::new(),
             limit: arena.limit(),
             free: 0,
         }
@@ -51,7 +57,7 @@ impl<const PLANES: usize> Space<PLANES> {
     /// Words of all planes in use, and those that lie free in between.
     pub(in crate::index) fn usage(&self) -> (u64, u64) {
         let planes = PLANES as u64;
-        ((self.chunks as u64 * u64::from(CHUNK) - self.free) * planes, self.free * planes)
+        ((self.bounds.len() as u64 * u64::from(CHUNK) - self.free) * planes, self.free * planes)
     }
 
     /// Sets aside `count` words, at most a chunk; returns their index and their real number, or `None` if the
@@ -74,28 +80,28 @@ impl<const PLANES: usize> Space<PLANES> {
     pub(in crate::index) fn give(&mut self, arena: &Arena<PLANES>, mut piece: u32, mut length: u32) {
         debug_assert!(length >= GRAIN && length.is_multiple_of(GRAIN));
         let within = piece & (CHUNK - 1);
-        if within > 0 && is_set(&self.ends, grain(piece) - 1) {
+        if within > 0 && is_set(&self.bounds(piece).ends, piece - 1) {
             let before = self.word(arena, piece - 1);
             self.unlink(arena, piece - before);
             piece -= before;
             length += before;
         }
         let after = piece + length;
-        if after & (CHUNK - 1) != 0 && is_set(&self.begins, grain(after)) {
+        if after & (CHUNK - 1) != 0 && is_set(&self.bounds(piece).begins, after) {
             length += self.unlink(arena, after);
         }
         self.link(arena, piece, length);
     }
 
     fn grow(&mut self, arena: &Arena<PLANES>) -> Option<u32> {
-        if self.chunks == self.limit {
+        let chunk = self.bounds.len();
+        if chunk == self.limit {
             return None;
         }
-        arena.grow(self.chunks);
-        let piece = self.chunks as u32 * CHUNK;
-        self.chunks += 1;
-        self.begins.resize((self.chunks * GRAINS).div_ceil(64), 0);
-        self.ends.resize((self.chunks * GRAINS).div_ceil(64), 0);
+        arena.grow(chunk);
+        self.bounds
+            .push(Box::new(Bounds { begins: [0; GRAINS.div_ceil(64)], ends: [0; GRAINS.div_ceil(64)] }));
+        let piece = chunk as u32 * CHUNK;
         self.link(arena, piece, CHUNK);
         Some(piece)
     }
@@ -129,8 +135,9 @@ impl<const PLANES: usize> Space<PLANES> {
         }
         self.heads[class] = piece;
         self.full[class / 64] |= 1 << (class % 64);
-        set(&mut self.begins, grain(piece));
-        set(&mut self.ends, grain(piece + length - 1));
+        let bounds = self.bounds_mut(piece);
+        set(&mut bounds.begins, piece);
+        set(&mut bounds.ends, piece + length - 1);
         self.free += u64::from(length);
     }
 
@@ -149,10 +156,20 @@ impl<const PLANES: usize> Space<PLANES> {
                 self.full[class / 64] &= !(1 << (class % 64));
             }
         }
-        unset(&mut self.begins, grain(piece));
-        unset(&mut self.ends, grain(piece + length - 1));
+        let bounds = self.bounds_mut(piece);
+        unset(&mut bounds.begins, piece);
+        unset(&mut bounds.ends, piece + length - 1);
         self.free -= u64::from(length);
         length
+    }
+
+    /// Of the chunk in which `index` lies.
+    fn bounds(&self, index: u32) -> &Bounds {
+        &self.bounds[(index / CHUNK) as usize]
+    }
+
+    fn bounds_mut(&mut self, index: u32) -> &mut Bounds {
+        &mut self.bounds[(index / CHUNK) as usize]
     }
 
     fn word(&self, arena: &Arena<PLANES>, index: u32) -> u32 {
@@ -166,20 +183,24 @@ impl<const PLANES: usize> Space<PLANES> {
     }
 }
 
+/// The grain of `index` within its chunk.
 fn grain(index: u32) -> usize {
-    (index / GRAIN) as usize
+    (index % CHUNK / GRAIN) as usize
 }
 
-fn is_set(bits: &[u64], at: usize) -> bool {
-    bits[at / 64] >> (at % 64) & 1 == 1
+fn is_set(grains: &Grains, index: u32) -> bool {
+    let at = grain(index);
+    grains[at / 64] >> (at % 64) & 1 == 1
 }
 
-fn set(bits: &mut [u64], at: usize) {
-    bits[at / 64] |= 1 << (at % 64);
+fn set(grains: &mut Grains, index: u32) {
+    let at = grain(index);
+    grains[at / 64] |= 1 << (at % 64);
 }
 
-fn unset(bits: &mut [u64], at: usize) {
-    bits[at / 64] &= !(1 << (at % 64));
+fn unset(grains: &mut Grains, index: u32) {
+    let at = grain(index);
+    grains[at / 64] &= !(1 << (at % 64));
 }
 
 /// The class of pieces of `length` words: sizes from it up to the next class's.
@@ -231,11 +252,11 @@ mod tests {
         }
         assert_eq!(space.usage().0, 0);
         // Everything grew together again: whole chunks can be had.
-        let chunks = space.chunks;
+        let chunks = space.bounds.len();
         for _ in 0..chunks {
             assert!(space.take(&arena, CHUNK).is_some());
         }
-        assert_eq!(space.chunks, chunks);
+        assert_eq!(space.bounds.len(), chunks);
     }
 
     #[test]
