@@ -11,6 +11,8 @@
 //! * Where the template does not know the role `developer`, those messages are system messages, and
 //!   all system messages are joined into one at the start.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use super::content_format::ContentFormat;
@@ -26,28 +28,43 @@ pub(super) enum Media<'a> {
     Marked(&'a str),
 }
 
-/// Shaped messages.
-pub(super) struct Conversation {
-    pub(super) messages: Vec<Value>,
+/// Shaped messages: the request's own where they need no shaping, which spares a copy of most prompts.
+pub(super) struct Conversation<'m> {
+    pub(super) messages: Vec<Cow<'m, Value>>,
     /// Some part is not text.
     pub(super) has_media: bool,
 }
 
 /// Shapes `messages`, an array of objects that each have a string `role`.
-pub(super) fn shape(
-    messages: &Value,
+pub(super) fn shape<'m>(
+    messages: &'m Value,
     format: ContentFormat,
     media: Media<'_>,
-) -> Result<Conversation, PromptError> {
+) -> Result<Conversation<'m>, PromptError> {
     let messages = messages.as_array().ok_or(PromptError::Messages)?;
     let mut conversation = Conversation { messages: Vec::with_capacity(messages.len()), has_media: false };
     for (index, message) in messages.iter().enumerate() {
-        let message = message.as_object().ok_or(PromptError::Messages)?;
-        let (shaped, has_media) = shape_message(message, index, format, media)?;
-        conversation.messages.push(shaped);
+        let fields = message.as_object().ok_or(PromptError::Messages)?;
+        if is_shaped(fields, format) {
+            conversation.messages.push(Cow::Borrowed(message));
+            continue;
+        }
+        let (shaped, has_media) = shape_message(fields, index, format, media)?;
+        conversation.messages.push(Cow::Owned(shaped));
         conversation.has_media |= has_media;
     }
     Ok(conversation)
+}
+
+/// Whether [`shape_message`] would make the same of it.
+fn is_shaped(message: &Map<String, Value>, format: ContentFormat) -> bool {
+    let mut fields = message.iter();
+    let (Some((role, Value::String(who))), Some((content, Value::String(_))), None) =
+        (fields.next(), fields.next(), fields.next())
+    else {
+        return false;
+    };
+    role == "role" && content == "content" && who != "developer" && matches!(format, ContentFormat::Text)
 }
 
 fn shape_message(
@@ -231,17 +248,17 @@ fn in_order(first: &[&str], map: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Turns developer messages into system messages and joins all system messages at the start.
-pub(super) fn developer_as_system(messages: &mut Vec<Value>) {
+pub(super) fn developer_as_system(messages: &mut Vec<Cow<'_, Value>>) {
     if !messages.iter().any(|message| message["role"] == "developer") {
         return;
     }
-    for message in messages.iter_mut().filter_map(Value::as_object_mut) {
-        if message.get("role").is_some_and(|role| role == "developer") {
+    for message in messages.iter_mut().filter(|message| message["role"] == "developer") {
+        if let Some(message) = message.to_mut().as_object_mut() {
             message.insert("role".into(), "system".into());
             message.shift_remove("tools");
         }
     }
-    let is_system = |message: &Value| message["role"] == "system";
+    let is_system = |message: &Cow<'_, Value>| message["role"] == "system";
     if !messages.iter().skip(1).any(is_system) {
         return;
     }
@@ -258,5 +275,5 @@ pub(super) fn developer_as_system(messages: &mut Vec<Value>) {
         .filter(|text| !text.is_empty())
         .collect();
     messages.retain(|message| !is_system(message));
-    messages.insert(0, json!({"role": "system", "content": texts.join("\n\n")}));
+    messages.insert(0, Cow::Owned(json!({"role": "system", "content": texts.join("\n\n")})));
 }

@@ -1,5 +1,6 @@
 //! The face of the room: one model's tokenizer and chat templates, and the way through them.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -201,7 +202,7 @@ impl<'a> Rendering<'a> {
         Ok(Self { templates, template, input, tools: tools.map(conversation::shape_tools) })
     }
 
-    fn shape(&self, media: Media<'_>) -> Result<Conversation, PromptError> {
+    fn shape(&self, media: Media<'_>) -> Result<Conversation<'a>, PromptError> {
         let mut shaped = conversation::shape(self.input.messages, self.template.content, media)?;
         if !self.template.knows_developer {
             conversation::developer_as_system(&mut shaped.messages);
@@ -209,7 +210,7 @@ impl<'a> Rendering<'a> {
         Ok(shaped)
     }
 
-    fn render(&self, messages: &[Value]) -> Result<String, PromptError> {
+    fn render(&self, messages: &[Cow<'_, Value>]) -> Result<String, PromptError> {
         self.templates.render(
             self.template,
             &Variables {
@@ -239,10 +240,10 @@ impl<'a> Rendering<'a> {
     ///
     /// The content is rendered with a mark and a space after it. If the template keeps the space,
     /// it keeps the content's own trailing space too; if it trims, so must the prompt.
-    fn open_ended(&self, mut shaped: Conversation) -> Result<String, PromptError> {
+    fn open_ended(&self, mut shaped: Conversation<'_>) -> Result<String, PromptError> {
         let mark = Marks::for_request(self.input.messages).first;
         let last = shaped.messages.last_mut().ok_or(PromptError::NothingToContinue)?;
-        let text = match &mut last["content"] {
+        let text = match &mut last.to_mut()["content"] {
             Value::Array(parts) => parts.iter_mut().rev().find_map(|part| part.get_mut("text")),
             text => Some(text),
         };

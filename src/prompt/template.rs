@@ -11,6 +11,7 @@
 //! Known differences from jinja2: `~` writes `true`, `false` and `none` in lower case, and the
 //! filters `truncate`, `wordwrap`, `center` and `pprint` are unknown.
 
+use std::borrow::Cow;
 use std::io;
 use std::time::SystemTime;
 
@@ -48,7 +49,7 @@ pub(super) struct Traits {
 
 /// Variables of one rendering.
 pub(super) struct Variables<'a> {
-    pub(super) messages: &'a [serde_json::Value],
+    pub(super) messages: &'a [Cow<'a, serde_json::Value>],
     pub(super) tools: Option<&'a serde_json::Value>,
     pub(super) documents: Option<&'a serde_json::Value>,
     pub(super) kwargs: Option<&'a serde_json::Value>,
@@ -82,7 +83,7 @@ impl ChatTemplates {
     /// Renders the chosen template.
     pub(super) fn render(&self, template: Traits, variables: &Variables<'_>) -> Result<String, PromptError> {
         let template = self.environment.get_template(template.name).map_err(|error| failed(&error))?;
-        let mut out = Bounded(Vec::new());
+        let mut out = Bounded(Vec::with_capacity(likely_bytes(variables.messages)));
         template.render_captured_to(self.context(variables), &mut out).map_err(|error| failed(&error))?;
         String::from_utf8(out.0).map_err(|error| PromptError::Template(error.to_string()))
     }
@@ -99,7 +100,8 @@ impl ChatTemplates {
         ];
         // Later entries win: a request may override anything but its own messages.
         let kwargs = variables.kwargs.and_then(serde_json::Value::as_object).into_iter().flatten();
-        let messages: Vec<Value> = variables.messages.iter().map(python::from_json).collect();
+        let messages: Vec<Value> =
+            variables.messages.iter().map(|message| python::from_json(message)).collect();
         Value::from_pairs(
             self.special_tokens
                 .iter()
@@ -109,6 +111,13 @@ impl ChatTemplates {
                 .chain([("messages".to_owned(), Value::from(messages))]),
         )
     }
+}
+
+/// What a rendering of `messages` will probably print: room for it at once spares copying it as it grows.
+fn likely_bytes(messages: &[Cow<'_, serde_json::Value>]) -> usize {
+    const FRAME: usize = 64;
+    let text = |message: &serde_json::Value| message["content"].as_str().map_or(0, str::len);
+    messages.iter().map(|message| text(message) + FRAME).sum::<usize>() + 4 * FRAME
 }
 
 fn add(
