@@ -18,8 +18,8 @@ use std::{
 
 use kvroute::{
     fleet::{StreamState, StreamStatus},
-    hash::BlockSize,
-    index::PrefixIndex,
+    hash::{BlockHasher, BlockSize, Identity, Prompt},
+    index::{PrefixIndex, Scratch},
     ingest::{Endpoint, Feed, IngestSettings, Ingestor, Source},
     slot::{Rank, Slot, WorkerId},
 };
@@ -34,22 +34,33 @@ struct Rig {
     engine: zmq::Socket,
     next: u64,
     index: PrefixIndex,
-    ingestor: Ingestor,
+    ingestor: Arc<Ingestor>,
+    slot: Slot,
     status: Arc<StreamStatus>,
     stream: Option<kvroute::ingest::Stream>,
 }
 
 impl Rig {
     fn new() -> Self {
+        let (index, writers) = PrefixIndex::new(NonZeroUsize::new(2).unwrap());
+        let ingestor = Ingestor::start(writers, IngestSettings::default()).unwrap();
+        Self::of(index, Arc::new(ingestor), SLOT)
+    }
+
+    /// Another rank, in the same shard of the same index.
+    fn beside(&self) -> Self {
+        let slot = Slot { index: SLOT.index - 2, generation: 0 };
+        Self::of(self.index.clone(), Arc::clone(&self.ingestor), slot)
+    }
+
+    fn of(index: PrefixIndex, ingestor: Arc<Ingestor>, slot: Slot) -> Self {
         let engine = zmq::Context::new().socket(zmq::PUB).unwrap();
         engine.set_linger(0).unwrap();
         engine.bind("tcp://127.0.0.1:*").unwrap();
         let address = engine.get_last_endpoint().unwrap().unwrap();
-        let (index, writers) = PrefixIndex::new(NonZeroUsize::new(2).unwrap());
-        let ingestor = Ingestor::start(writers, IngestSettings::default()).unwrap();
         let status = Arc::new(StreamStatus::new(StreamState::Unproven));
         let source = Source {
-            slot: SLOT,
+            slot,
             worker: WorkerId(1),
             rank: Rank(3),
             feed: Feed::new(Endpoint::connect(address)),
@@ -58,7 +69,7 @@ impl Rig {
             room: Some(1_000),
         };
         let stream = ingestor.open(source, Arc::clone(&status)).unwrap();
-        let mut rig = Self { engine, next: 0, index, ingestor, status, stream: Some(stream) };
+        let mut rig = Self { engine, next: 0, index, ingestor, slot, status, stream: Some(stream) };
         // Say nothing, over and over, until the subscription has reached the publisher.
         let until = Instant::now() + PATIENCE;
         while rig.status.cursor().is_none() {
@@ -91,7 +102,16 @@ impl Rig {
     }
 
     fn held(&self) -> u64 {
-        self.index.blocks(SLOT).iter().sum()
+        self.index.blocks(self.slot).iter().sum()
+    }
+
+    /// How many blocks of the prompt that these names stand for are credited.
+    fn credited(&self, names: &[u64]) -> u32 {
+        let tokens: Vec<u32> = names.iter().flat_map(|&name| [u32::try_from(name).unwrap(); BLOCK]).collect();
+        let block_size = BlockSize::new(u32::try_from(BLOCK).unwrap()).unwrap();
+        let mut blocks = Vec::new();
+        BlockHasher::new(block_size, Identity::plain()).hash(&Prompt::text(&tokens), &mut blocks);
+        self.index.overlap(&blocks, &mut Scratch::new()).of(self.slot).gpu
     }
 
     fn wait_state(&self, state: StreamState) {
@@ -106,6 +126,8 @@ impl Rig {
 /// One event as vLLM writes it.
 enum Event {
     Stored(&'static [u64]),
+    /// Under a parent.
+    StoredUnder(u64, &'static [u64]),
     Removed(&'static [u64]),
     Cleared,
 }
@@ -117,14 +139,16 @@ fn batch(events: &[Event], rank: Option<u32>) -> Vec<u8> {
 }
 
 fn event(event: &Event) -> serde_json::Value {
+    let stored = |parent: Option<u64>, names: &[u64]| {
+        let tokens: Vec<_> = names.iter().flat_map(|&name| vec![name; BLOCK]).collect();
+        serde_json::json!({
+            "type": "BlockStored", "block_hashes": names, "parent_block_hash": parent, "token_ids": tokens,
+            "block_size": BLOCK, "lora_id": null, "medium": "GPU",
+        })
+    };
     match event {
-        Event::Stored(names) => {
-            let tokens: Vec<_> = names.iter().flat_map(|&name| vec![name; BLOCK]).collect();
-            serde_json::json!({
-                "type": "BlockStored", "block_hashes": names, "parent_block_hash": null, "token_ids": tokens,
-                "block_size": BLOCK, "lora_id": null, "medium": "GPU",
-            })
-        }
+        Event::Stored(names) => stored(None, names),
+        Event::StoredUnder(parent, names) => stored(Some(*parent), names),
         Event::Removed(names) => {
             serde_json::json!({"type": "BlockRemoved", "block_hashes": names, "medium": "GPU"})
         }
@@ -224,6 +248,32 @@ fn an_engine_that_goes_away_is_credited_nothing() {
     assert!(rig.status.state().credits_overlap());
     rig.engine = zmq::Context::new().socket(zmq::PUB).unwrap();
     rig.wait_state(StreamState::Unproven);
+}
+
+/// A decode rank gets a prompt's blocks from elsewhere and says nothing of them, only of what it computed after them.
+#[test]
+fn a_decode_rank_that_stores_children_of_transferred_blocks_is_credited_no_prompt() {
+    let mut decode = Rig::new();
+    let state = decode.status.state();
+    decode.apply(&batch(&[Event::StoredUnder(12, &[13, 14])], Some(3)));
+    assert_eq!((decode.held(), decode.credited(&[11, 12, 13, 14])), (0, 0), "nobody knows where they belong");
+    assert_eq!(decode.ingestor.counters().totals().blocks.pending, 2);
+
+    // The prefill rank's own events tell where that is. The decode rank's blocks have their place then, and no way to it.
+    let mut prefill = decode.beside();
+    prefill.apply(&batch(&[Event::Stored(&[11, 12])], Some(3)));
+    assert_eq!((prefill.held(), prefill.credited(&[11, 12, 13, 14])), (2, 2));
+    assert_eq!(decode.credited(&[11, 12, 13, 14]), 0);
+    decode.apply(&batch(&[Event::StoredUnder(14, &[15])], Some(3)));
+    assert_eq!(decode.credited(&[11, 12, 13, 14, 15]), 0);
+
+    // Once it has computed the prompt itself, all of it is in one piece.
+    decode.apply(&batch(&[Event::Stored(&[11, 12])], Some(3)));
+    assert_eq!((decode.held(), decode.credited(&[11, 12, 13, 14, 15])), (5, 5));
+    assert_eq!(prefill.credited(&[11, 12, 13, 14, 15]), 2, "what one rank computed is not another's");
+    decode.apply(&batch(&[Event::Removed(&[12])], Some(3)));
+    assert_eq!((decode.held(), decode.credited(&[11, 12, 13, 14, 15])), (4, 1));
+    assert_eq!(decode.status.state(), state, "none of that is a fault of the stream");
 }
 
 #[test]
