@@ -102,13 +102,18 @@ impl IndexSink {
         }
     }
 
-    /// Reads the batch into events; `None` when that is not possible, or not to its end.
-    fn read(&mut self, payload: &[u8]) -> Option<Vec<Event>> {
-        if let Err(error) = wire::decode(payload, &mut self.batch) {
+    /// Decodes the payload into [`Self::batch`]; `false` when that is not possible. Nothing is learned from it yet.
+    fn decode(&mut self, payload: &[u8]) -> bool {
+        let decoded = wire::decode(payload, &mut self.batch);
+        if let Err(error) = &decoded {
             let (worker, rank) = (self.source.worker, self.source.rank);
             tracing::debug!(%worker, %rank, %error, "unreadable KV event batch");
-            return None;
         }
+        decoded.is_ok()
+    }
+
+    /// Reads what was decoded into events; `None` if its end is missing.
+    fn read(&mut self) -> Option<Vec<Event>> {
         let mut events = Vec::new();
         if self.batch.rank.is_some_and(|rank| rank != self.source.rank.0) {
             self.counters.note_foreign_rank();
@@ -166,30 +171,27 @@ impl IndexSink {
     }
 }
 
-fn blocks_in(events: &[Event]) -> usize {
-    let blocks = |event: &Event| match event {
-        Event::Stored(stored) => stored.blocks.len(),
-        Event::Removed(removed) => removed.hashes.len(),
-        Event::Cleared(_) => 0,
-    };
-    events.iter().map(blocks).sum()
-}
-
 impl Sink for IndexSink {
     fn apply(&mut self, sequence: u64, payload: &[u8], pace: Pace, stopped: &dyn Fn() -> bool) -> Taken {
-        let read = self.read(payload);
-        let taken = match &read {
-            None => Taken::Unreadable,
-            Some(events) if events.iter().any(|event| matches!(event, Event::Cleared(None))) => {
-                Taken::Emptied
-            }
-            Some(_) => Taken::Taken,
-        };
-        let timestamp_ms = if read.is_some() { self.batch.timestamp_ms } else { 0 };
-        let events = read.unwrap_or_default();
-        let (blocks, gate) = (blocks_in(&events), Arc::clone(&self.gate));
-        let batch = Batch { slot: self.source.slot, sequence, timestamp_ms, events, gate };
-        if self.lane.put_batch(blocks, Job::Batch(batch), pace, stopped) == Put::Refused {
+        let decoded = self.decode(payload);
+        let blocks = if decoded { self.batch.named_blocks() } else { 0 };
+        let (lane, gate) = (self.lane.clone(), Arc::clone(&self.gate));
+        let mut taken = Taken::Taken;
+        // A batch that is refused is replayed: what the normaliser learned of it before, it would learn twice.
+        let put = lane.put_batch(blocks, pace, stopped, || {
+            let read = if decoded { self.read() } else { None };
+            taken = match &read {
+                None => Taken::Unreadable,
+                Some(events) if events.iter().any(|event| matches!(event, Event::Cleared(None))) => {
+                    Taken::Emptied
+                }
+                Some(_) => Taken::Taken,
+            };
+            let timestamp_ms = if read.is_some() { self.batch.timestamp_ms } else { 0 };
+            let events = read.unwrap_or_default();
+            Job::Batch(Batch { slot: self.source.slot, sequence, timestamp_ms, events, gate })
+        });
+        if put == Put::Refused {
             return self.refuse();
         }
         if taken == Taken::Unreadable {

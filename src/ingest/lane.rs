@@ -70,8 +70,15 @@ impl Lane {
         }))
     }
 
-    /// Queues a batch of so many blocks, once there is room.
-    pub(super) fn put_batch(&self, blocks: usize, job: Job, pace: Pace, stopped: &dyn Fn() -> bool) -> Put {
+    /// Queues a batch of so many blocks, once there is room. Only then is it made: what making it changes is not to be changed by a
+    /// batch that is refused, which comes again.
+    pub(super) fn put_batch(
+        &self,
+        blocks: usize,
+        pace: Pace,
+        stopped: &dyn Fn() -> bool,
+        make: impl FnOnce() -> Job,
+    ) -> Put {
         let weight = (blocks as u64).max(LEAST);
         let queue = &self.0;
         let mut waiting = queue.waiting.lock();
@@ -92,7 +99,12 @@ impl Lane {
         if waiting.blocks <= queue.limit / 2 {
             waiting.full_since = None;
         }
-        self.push(&mut waiting, weight, job);
+        waiting.blocks += weight;
+        drop(waiting);
+        let job = make();
+        let mut waiting = queue.waiting.lock();
+        waiting.jobs.push_back((weight, job));
+        self.wants_turn(&mut waiting);
         Put::Queued
     }
 
@@ -182,7 +194,7 @@ mod tests {
     }
 
     fn live(lane: &Lane, blocks: usize) -> Put {
-        lane.put_batch(blocks, job(0), Pace::Live, &|| false)
+        lane.put_batch(blocks, Pace::Live, &|| false, || job(0))
     }
 
     fn serve(inbox: &Receiver<Turn>) -> Option<u32> {
@@ -208,6 +220,15 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_that_is_refused_is_not_made() {
+        let (lane, _inbox) = lane(1_000, Duration::ZERO);
+        assert_eq!(live(&lane, 900), Put::Queued);
+        let put =
+            lane.put_batch(200, Pace::Live, &|| false, || unreachable!("reading it would be learning twice"));
+        assert_eq!(put, Put::Refused);
+    }
+
+    #[test]
     fn queues_are_served_by_turns_and_each_in_order() {
         let (turns, inbox) = unbounded();
         let settings = IngestSettings::default();
@@ -224,7 +245,7 @@ mod tests {
     fn a_replay_waits_until_there_is_room_or_the_stream_stops() {
         let (lane, inbox) = lane(300, Duration::ZERO);
         assert_eq!(live(&lane, 300), Put::Queued);
-        assert_eq!(lane.put_batch(300, job(1), Pace::Replay, &|| true), Put::Stopped);
+        assert_eq!(lane.put_batch(300, Pace::Replay, &|| true, || job(1)), Put::Stopped);
         thread_that_waits(&lane, Pace::Replay, || serve(&inbox));
     }
 
@@ -237,7 +258,7 @@ mod tests {
 
     fn thread_that_waits(lane: &Lane, pace: Pace, serve: impl Fn() -> Option<u32>) {
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| lane.put_batch(300, job(1), pace, &|| false));
+            let waits = scope.spawn(|| lane.put_batch(300, pace, &|| false, || job(1)));
             assert_eq!(serve(), Some(0));
             assert_eq!(waits.join().unwrap(), Put::Queued);
             assert_eq!(serve(), Some(1));

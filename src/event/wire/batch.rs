@@ -189,6 +189,11 @@ impl Batch {
             + self.objects.capacity() * size_of::<BlockObject>()
     }
 
+    /// How many blocks its events name, whatever becomes of them.
+    pub(crate) fn named_blocks(&self) -> usize {
+        self.hashes.len()
+    }
+
     pub(in crate::event) fn records(&self) -> &[Record] {
         &self.records
     }
