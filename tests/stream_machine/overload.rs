@@ -129,6 +129,22 @@ fn what_the_index_holds_is_built_anew_on_demand() {
         ("replayed 0", "apply a0"),
         ("replayed 1", "apply a1, apply a2, live"),
     ]);
+    // A replay was quicker than the live socket, from which the same still comes: by that the rank would go back.
+    for doubt in ["rebuild", "resync"] {
+        replayable(&[
+            ("connected", "heal from 0, replaying"),
+            ("replayed 0", "apply a0"),
+            ("replayed 1", "apply a1"),
+            ("end", "live"),
+            (doubt, "clear, heal from 0, replaying"),
+            ("live 0", ""),
+            ("replayed 0", "apply a0"),
+            ("live 1", ""),
+            ("live 2", ""),
+            ("replayed 1", "apply a1, apply a2, live"),
+            ("live 3", "apply a3"),
+        ]);
+    }
     unreplayable(&[
         ("connected", ""),
         ("live 0", "apply a0, live"),

@@ -52,10 +52,18 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// Asks from the last batch on, inclusive, whatever it is for: the answer shows first who gives it.
     pub(super) fn ask(&mut self, now: Duration, purpose: Purpose) {
         let deadline = now + self.settings.replay_timeout;
-        self.request = Some(Request { purpose, against: self.last, deadline, attempts: 0, waits: false });
+        self.request =
+            Some(Request { purpose, against: self.last, deadline, attempts: 0, waits: false, again: None });
         self.retry_at = None;
         self.outputs
             .push_back(Output::AskReplay { from: self.last.map_or(0, |last| last.sequence), purpose });
+    }
+
+    /// What is asked for was in the index before, up to the batch `last`.
+    pub(super) fn begins_again(&mut self, last: Option<u64>) {
+        if let Some(request) = &mut self.request {
+            request.again = last;
+        }
     }
 
     pub(super) fn same_incarnation(&mut self) {
