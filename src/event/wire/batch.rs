@@ -190,7 +190,8 @@ impl Batch {
     }
 
     /// How many blocks its events name, whatever becomes of them.
-    pub(crate) fn named_blocks(&self) -> usize {
+    #[must_use]
+    pub fn named_blocks(&self) -> usize {
         self.hashes.len()
     }
 
