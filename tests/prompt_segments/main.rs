@@ -103,9 +103,8 @@ fn every_turn_of_a_conversation_has_the_tokens_that_it_has_afresh() {
         Ok(())
     });
     let [roomy, narrow, off] = &caches;
-    // How much is found again depends on how long the conversations are that were drawn.
     let (found, made) = (roomy.cached_bytes(), roomy.tokenised_bytes());
-    assert!(found > made, "{found} bytes found, {made} tokenised");
+    assert!(found > 2 * made, "{found} bytes found, {made} tokenised");
     assert!(narrow.evictions() > 1000 && narrow.bytes() <= 600);
     assert_eq!((off.cached_bytes(), off.segments()), (0, 0));
 }
