@@ -10,11 +10,15 @@
 /// * at or below the last number **heard live**: the engine counts from the start again, [`Observation::Restart`];
 /// * above that, but at or below the last number **applied**: a replay was quicker, [`Observation::Stale`].
 ///
+/// That holds for what was applied and is **forgotten**, too: until a replay has brought it again, the batches that the first one
+/// overtook would lead back to what the index held when they were published.
+///
 /// A replayed batch is never a restart: a replay may say again what was said before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
     applied: Option<u64>,
     heard: Option<u64>,
+    forgotten: Option<u64>,
 }
 
 /// What a sequence number means, given the cursor.
@@ -37,7 +41,7 @@ impl Cursor {
     /// The cursor of an incarnation of which nothing has been seen.
     #[must_use]
     pub const fn new() -> Self {
-        Self { applied: None, heard: None }
+        Self { applied: None, heard: None, forgotten: None }
     }
 
     /// The last number applied; `None` before the first.
@@ -58,6 +62,9 @@ impl Cursor {
             return Observation::Restart;
         }
         self.heard = Some(sequence);
+        if self.forgotten.is_some_and(|forgotten| sequence <= forgotten) {
+            return Observation::Stale;
+        }
         self.replayed(sequence)
     }
 
@@ -81,13 +88,13 @@ impl Cursor {
 
     /// Nothing of this incarnation counts as applied any more; what was heard stays heard.
     pub fn forget_applied(&mut self) {
-        self.applied = None;
+        self.forgotten = self.forgotten.max(self.applied.take());
     }
 
     /// A new connection begins. All that was applied was published before it, so the same incarnation says
     /// none of it again on this connection: from here on, a replay excuses no low number.
     pub fn reconnected(&mut self) {
-        self.heard = self.heard.max(self.applied);
+        self.heard = self.heard.max(self.applied).max(self.forgotten);
     }
 
     /// A new incarnation begins.
@@ -101,7 +108,7 @@ mod tests {
     use super::*;
 
     fn at(applied: Option<u64>, heard: Option<u64>) -> Cursor {
-        Cursor { applied, heard }
+        Cursor { applied, heard, forgotten: None }
     }
 
     #[test]
@@ -145,6 +152,27 @@ mod tests {
         cursor.reconnected();
         assert_eq!(cursor.live(7), Observation::Restart);
         assert_eq!(cursor.live(10), Observation::Contiguous);
+    }
+
+    #[test]
+    fn what_was_applied_and_forgotten_is_stale_on_the_live_socket_alone() {
+        let mut cursor = at(Some(9), Some(6));
+        cursor.forget_applied();
+        assert_eq!(cursor.live(7), Observation::Stale);
+        assert_eq!(cursor.replayed(0), Observation::Contiguous);
+        cursor.advance(0);
+        cursor.forget_applied();
+        assert_eq!(cursor.live(9), Observation::Stale, "the highest that was ever applied counts");
+        assert_eq!(cursor.live(10), Observation::Gap { expected: 0 });
+        assert_eq!(cursor.live(10), Observation::Restart);
+    }
+
+    #[test]
+    fn after_a_reconnect_what_is_forgotten_counts_as_heard() {
+        let mut cursor = at(Some(9), Some(6));
+        cursor.forget_applied();
+        cursor.reconnected();
+        assert_eq!(cursor.live(9), Observation::Restart);
     }
 
     #[test]

@@ -103,8 +103,7 @@ impl Lane {
         drop(waiting);
         let job = make();
         let mut waiting = queue.waiting.lock();
-        waiting.jobs.push_back((weight, job));
-        self.wants_turn(&mut waiting);
+        self.push(&mut waiting, weight, job);
         Put::Queued
     }
 
@@ -115,6 +114,7 @@ impl Lane {
         if waiting.blocks > 0 && waiting.blocks + weight > self.0.limit {
             return Put::Refused;
         }
+        waiting.blocks += weight;
         self.push(&mut waiting, weight, job);
         Put::Queued
     }
@@ -131,9 +131,9 @@ impl Lane {
         self.wants_turn(&mut waiting);
     }
 
+    /// Puts at the end what has its room already.
     fn push(&self, waiting: &mut Waiting, weight: u64, job: Job) {
         waiting.jobs.push_back((weight, job));
-        waiting.blocks += weight;
         self.wants_turn(waiting);
     }
 

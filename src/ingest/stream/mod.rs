@@ -152,9 +152,6 @@ struct Request {
     attempts: u32,
     /// It has not been asked for yet: others come first.
     waits: bool,
-    /// What the index held up to this number is built anew. Live batches up to there are leftovers that an earlier replay overtook: by
-    /// them the rank would go back to what it was, and the answer brings them again.
-    again: Option<u64>,
 }
 
 /// One rank's stream. `P` is what a payload arrives in.
@@ -292,10 +289,8 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     pub fn resync(&mut self, now: Duration) {
         let asks = self.request.as_ref().is_some_and(|request| request.purpose != Purpose::Check);
         if self.connected && self.proven && self.can_replay && !asks && self.room_at.is_none() {
-            let last = self.last.map(|last| last.sequence);
             self.start_over();
             self.ask(now, Purpose::Heal);
-            self.begins_again(last);
             self.publish();
         }
     }
@@ -322,10 +317,9 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         }
         let request = self.request.as_ref().filter(|request| request.purpose != Purpose::Check);
         let (asking, waits) = (request.is_some(), request.is_some_and(|request| request.waits));
-        let again = request.and_then(|request| request.again);
         match meaning {
             Observation::Stale | Observation::Restart => {}
-            _ if waits || again.is_some_and(|last| sequence <= last) => {}
+            _ if waits => {}
             _ if asking => self.hold(now, sequence, payload),
             // After a connection that was lost it would do for a proof.
             Observation::Contiguous if self.resumes => {

@@ -91,8 +91,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     pub fn rebuild(&mut self, now: Duration) {
         self.outputs.push_back(Output::Clear);
         self.restate = true;
-        let before = self.request.as_ref().and_then(|request| request.again);
-        let last = self.last.take().map(|last| last.sequence).max(before);
+        self.last = None;
         self.resumes = false;
         self.cursor.forget_applied();
         self.request = None;
@@ -102,7 +101,6 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             self.lost_before = Some(0);
         } else if self.connected && self.room_at.is_none() {
             self.identify(now);
-            self.begins_again(last);
         }
         self.publish();
     }

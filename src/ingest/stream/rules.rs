@@ -52,18 +52,10 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// Asks from the last batch on, inclusive, whatever it is for: the answer shows first who gives it.
     pub(super) fn ask(&mut self, now: Duration, purpose: Purpose) {
         let deadline = now + self.settings.replay_timeout;
-        self.request =
-            Some(Request { purpose, against: self.last, deadline, attempts: 0, waits: false, again: None });
+        self.request = Some(Request { purpose, against: self.last, deadline, attempts: 0, waits: false });
         self.retry_at = None;
         self.outputs
             .push_back(Output::AskReplay { from: self.last.map_or(0, |last| last.sequence), purpose });
-    }
-
-    /// What is asked for was in the index before, up to the batch `last`.
-    pub(super) fn begins_again(&mut self, last: Option<u64>) {
-        if let Some(request) = &mut self.request {
-            request.again = last;
-        }
     }
 
     pub(super) fn same_incarnation(&mut self) {
@@ -82,12 +74,12 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     pub(super) fn begin_incarnation(&mut self) {
         self.outputs.push_back(Output::RestartFound);
         self.start_over();
+        self.cursor.restart();
     }
 
-    /// Drops what is known, as if nothing had been heard yet.
+    /// Drops what the index holds, and what was about to go there.
     pub(super) fn start_over(&mut self) {
         self.clear();
-        self.cursor.restart();
         self.lost_before = None;
         self.request = None;
         self.retry_at = None;
