@@ -21,7 +21,10 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::connections::{Activity, Answer, Failure, Terms};
+use super::{
+    connections::{Activity, Answer, Failure, Terms},
+    in_place::InPlace,
+};
 
 /// Serves a socket. The server owns its connections: however it ends, they end with it.
 pub(super) struct Server {
@@ -96,7 +99,8 @@ async fn run(
             () = stop.cancelled() => break,
             accepted = listener.accept(), if connections.len() < terms.most => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(serve(stream, service.clone(), Arc::clone(&terms), stop.clone()));
+                    let serving = serve(stream, service.clone(), Arc::clone(&terms), stop.clone());
+                    connections.spawn(InPlace::new(serving));
                 }
                 Err(error) => after_failure(&error).await,
             },

@@ -37,6 +37,7 @@ mod gate;
 mod handover;
 mod health_checks;
 mod hints;
+mod in_place;
 mod index_memory;
 mod index_snapshot;
 mod listener;

@@ -10,7 +10,6 @@ use std::{
 use bytes::Bytes;
 use http::Uri;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
 use super::{
@@ -21,10 +20,11 @@ use super::{
     observe::{End, Observer},
     skim::Skim,
     sse::{Observed, SseReader},
+    upstream::Upstream,
 };
 
-/// How long a cut stream stays open after its error event. A server that is told of the failure drops the
-/// connection with whatever it has not written yet, so the event needs a head start to reach the client.
+/// How long a cut answer stays open after its last piece, or its error event. A server that is told of the failure drops the
+/// connection with whatever it has not written yet, so they need a head start to reach the client.
 const CUT_GRACE: Duration = Duration::from_millis(100);
 
 /// The frames of a worker's answer, as they came, with an [`Observer`] looking on.
@@ -40,14 +40,16 @@ pub struct ProxyBody<O: Observer> {
     live: Option<Live<O>>,
     /// The first frame, until it is asked for.
     first: Option<Frame<Bytes>>,
-    /// Of a cut answer, after its error event.
+    /// Of a cut answer, after its last piece.
     cut: Option<(ProxyError, Pin<Box<Sleep>>)>,
+    /// Something was passed on since the server last had to wait, and so to write.
+    unwritten: bool,
     worker: Uri,
     form: Form,
 }
 
 struct Live<O: Observer> {
-    upstream: Incoming,
+    upstream: Upstream,
     reader: Reader,
     observer: O,
     first_token: bool,
@@ -79,8 +81,14 @@ impl<O: Observer> ProxyBody<O> {
             idle: Idle::new(answer.idle_timeout),
             total: Total::new(answer.time),
         };
-        let mut body =
-            Self { live: None, first: answer.first, cut: None, worker: answer.worker, form: answer.form };
+        let mut body = Self {
+            live: None,
+            first: answer.first,
+            cut: None,
+            unwritten: false,
+            worker: answer.worker,
+            form: answer.form,
+        };
         if let Some(frame) = &body.first {
             live.observer.first_byte();
             live.look(frame);
@@ -104,15 +112,33 @@ impl<O: Observer> ProxyBody<O> {
         if self.live.as_ref().is_some_and(|live| live.upstream.is_end_stream()) {
             self.end(End::Complete);
         }
+        self.unwritten = true;
         Poll::Ready(Some(Ok(frame)))
     }
 
-    fn fail(&mut self, error: ProxyError) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
+    fn fail(
+        &mut self,
+        error: ProxyError,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
         let event = self.live.as_ref().and_then(|live| live.error_event(&error));
         self.end(End::Cut(error.kind));
-        let Some(event) = event else { return Poll::Ready(Some(Err(error))) };
+        if event.is_none() && !self.unwritten {
+            return Poll::Ready(Some(Err(error)));
+        }
         self.cut = Some((error, Box::pin(sleep(CUT_GRACE))));
-        Poll::Ready(Some(Ok(Frame::data(event))))
+        match event {
+            Some(event) => Poll::Ready(Some(Ok(Frame::data(event)))),
+            None => self.poll_cut(cx),
+        }
+    }
+
+    /// Waits for what was passed on to be written, then says how it ended.
+    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProxyError>>> {
+        if let Some((_, grace)) = &mut self.cut {
+            ready!(grace.as_mut().poll(cx));
+        }
+        Poll::Ready(self.cut.take().map(|(error, _)| Err(error)))
     }
 }
 
@@ -172,15 +198,14 @@ impl<O: Observer> Body for ProxyBody<O> {
         if let Some(frame) = this.first.take() {
             return this.pass(frame);
         }
-        if let Some((_, grace)) = &mut this.cut {
-            ready!(grace.as_mut().poll(cx));
-            return Poll::Ready(this.cut.take().map(|(error, _)| Err(error)));
+        if this.cut.is_some() {
+            return this.poll_cut(cx);
         }
         let Some(live) = &mut this.live else { return Poll::Ready(None) };
         // First of all, since a stream that never pauses is as endless as any other.
         if let Poll::Ready(limit) = live.total.poll(cx) {
             let error = ProxyError::timeout(ErrorKind::TotalTimeout, &this.worker, limit);
-            return this.fail(error);
+            return this.fail(error, cx);
         }
         match Pin::new(&mut live.upstream).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
@@ -190,16 +215,17 @@ impl<O: Observer> Body for ProxyBody<O> {
             }
             Poll::Ready(Some(Err(error))) => {
                 let error = ProxyError::in_body(ErrorKind::Cut, &this.worker, &error);
-                this.fail(error)
+                this.fail(error, cx)
             }
             Poll::Ready(None) => {
                 this.end(End::Complete);
                 Poll::Ready(None)
             }
             Poll::Pending => {
+                this.unwritten = false;
                 let limit = ready!(live.idle.poll(cx));
                 let error = ProxyError::timeout(ErrorKind::IdleTimeout, &this.worker, limit);
-                this.fail(error)
+                this.fail(error, cx)
             }
         }
     }

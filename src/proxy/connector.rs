@@ -9,10 +9,7 @@ use std::{
 };
 
 use http::Uri;
-use hyper_util::{
-    client::legacy::connect::{Connected, Connection, HttpConnector},
-    rt::TokioIo,
-};
+use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::{
@@ -21,7 +18,7 @@ use tokio::{
     time,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
-use tower_service::Service;
+use tower_service::Service as _;
 
 use crate::tls::ClientTls;
 
@@ -39,44 +36,34 @@ pub(super) struct Connector {
 #[error("{0}")]
 pub(super) struct HandshakeError(io::Error);
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Connector {
     pub(super) fn new(mut tcp: HttpConnector, tls: ClientTls, patience: Option<Duration>) -> Self {
         tcp.enforce_http(false);
         Self { tcp, tls, patience }
     }
-}
 
-impl Service<Uri> for Connector {
-    type Response = TokioIo<Link>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<TokioIo<Link>, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.tcp.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let secure = uri.scheme_str() == Some("https");
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let connecting = self.tcp.call(uri);
-        let (tls, patience) = (self.tls.clone(), self.patience);
-        Box::pin(async move {
-            let tcp = connecting.await?.into_inner();
-            if !secure {
-                return Ok(TokioIo::new(Link::Plain(tcp)));
-            }
-            let shaking = handshake(tcp, host, &tls);
-            let shaken = match patience {
-                None => shaking.await?,
-                // Told apart by its kind, as a connection that takes too long is.
-                Some(patience) => time::timeout(patience, shaking)
-                    .await
-                    .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no end of the TLS handshake"))??,
-            };
-            Ok(TokioIo::new(Link::Secure(Box::new(shaken))))
-        })
+    /// Opens a connection to the host of a URL.
+    ///
+    /// # Errors
+    /// What the system says, within as many wrappers as it takes; [`HandshakeError`] where there is a connection and no secure one.
+    pub(super) async fn connect(&self, to: &Uri) -> Result<Link, BoxError> {
+        // Its readiness is a formality: it asks the system for addresses, for as many callers as come.
+        let tcp = self.tcp.clone().call(to.clone()).await?.into_inner();
+        if to.scheme_str() != Some("https") {
+            return Ok(Link::Plain(tcp));
+        }
+        let host = to.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let shaking = handshake(tcp, host, &self.tls);
+        let shaken = match self.patience {
+            None => shaking.await?,
+            // Told apart by its kind, as a connection that takes too long is.
+            Some(patience) => time::timeout(patience, shaking)
+                .await
+                .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no end of the TLS handshake"))??,
+        };
+        Ok(Link::Secure(Box::new(shaken)))
     }
 }
 
@@ -97,15 +84,6 @@ pub(super) enum Link {
     Plain(TcpStream),
     /// Boxed, for its size.
     Secure(Box<TlsStream<TcpStream>>),
-}
-
-impl Connection for Link {
-    fn connected(&self) -> Connected {
-        match self {
-            Self::Plain(tcp) => tcp.connected(),
-            Self::Secure(tls) => tls.get_ref().0.connected(),
-        }
-    }
 }
 
 impl AsyncRead for Link {

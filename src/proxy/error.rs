@@ -3,7 +3,6 @@
 use std::{error::Error, fmt, io, time::Duration};
 
 use http::{StatusCode, Uri};
-use hyper_util::client::legacy;
 
 use super::connector::HandshakeError;
 
@@ -245,21 +244,24 @@ impl ProxyError {
         Self::new(kind, worker, format_args!("{} s", limit.as_secs_f64()))
     }
 
-    /// Sorts what the HTTP client says of a request that has no response.
-    pub(super) fn before_response(worker: &Uri, error: &legacy::Error) -> Self {
-        let http = find::<hyper::Error>(error);
-        let kind = if error.is_connect() {
-            let timed_out = find::<io::Error>(error).is_some_and(|io| io.kind() == io::ErrorKind::TimedOut);
-            if timed_out {
-                ErrorKind::ConnectTimeout
-            } else if find::<HandshakeError>(error).is_some() {
-                ErrorKind::Tls
-            } else {
-                ErrorKind::Connect
-            }
-        } else if http.is_some_and(hyper::Error::is_parse) {
+    /// Sorts why there is no connection.
+    pub(super) fn before_connection(worker: &Uri, error: &(dyn Error + 'static)) -> Self {
+        let timed_out = find::<io::Error>(error).is_some_and(|io| io.kind() == io::ErrorKind::TimedOut);
+        let kind = if timed_out {
+            ErrorKind::ConnectTimeout
+        } else if find::<HandshakeError>(error).is_some() {
+            ErrorKind::Tls
+        } else {
+            ErrorKind::Connect
+        };
+        Self { kind, worker: worker.clone(), detail: Detail::of(error) }
+    }
+
+    /// Sorts what hyper says of a request that has no response.
+    pub(super) fn before_response(worker: &Uri, error: &hyper::Error) -> Self {
+        let kind = if error.is_parse() {
             ErrorKind::InvalidResponse
-        } else if http.is_some_and(|error| error.is_canceled() || error.is_closed()) {
+        } else if error.is_canceled() || error.is_closed() {
             // Both mean that the connection was gone before the request got to its front.
             ErrorKind::NotSent
         } else {

@@ -2,19 +2,23 @@
 
 use bytes::Bytes;
 use http::{
-    HeaderMap, Method, Request, Response, StatusCode, Uri, header, request, response, uri::PathAndQuery,
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, request, response,
+    uri::PathAndQuery,
 };
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
 
 use super::{
     body::ProxyBody,
+    connection::{Connection, Unanswered},
     error::{ErrorKind, ProxyError},
     headers::{self, Form},
+    kept::Origin,
     limits::Time,
     observe::Observer,
     pool::Pool,
+    upstream::Upstream,
 };
 
 impl Pool {
@@ -37,14 +41,16 @@ impl Pool {
         head: &request::Parts,
         body: Bytes,
     ) -> Result<Answer, ProxyError> {
+        let to = target(base, head)?;
         let mut request = Request::new(Full::new(body));
-        *request.uri_mut() = target(base, head)?;
+        *request.uri_mut() = to.path_and_query().cloned().map(Uri::from).unwrap_or_default();
         *request.method_mut() = head.method.clone();
         *request.headers_mut() = headers::to_worker(&head.headers, head.version);
         if let Some(authorization) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
-        let answer = self.first_byte(base, request);
+        request.headers_mut().insert(header::HOST, host(&to)?);
+        let answer = self.first_byte(base, &to, request);
         let Some(limit) = self.first_byte_timeout else { return answer.await };
         match tokio::time::timeout(limit, answer).await {
             Ok(answer) => answer,
@@ -52,10 +58,13 @@ impl Pool {
         }
     }
 
-    async fn first_byte(&self, base: &Uri, request: Request<Full<Bytes>>) -> Result<Answer, ProxyError> {
-        let response = self.client.request(request).await;
-        let response = response.map_err(|error| ProxyError::before_response(base, &error))?;
-        let (head, mut upstream) = response.into_parts();
+    async fn first_byte(
+        &self,
+        base: &Uri,
+        to: &Uri,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Answer, ProxyError> {
+        let (head, mut upstream) = self.head(base, to, request).await?.into_parts();
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ProxyError::new(ErrorKind::InvalidResponse, base, "it switches protocols, unasked"));
         }
@@ -77,13 +86,46 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Sends a request over a connection that is kept, or a new one, and waits for the head of the answer.
+    async fn head(
+        &self,
+        base: &Uri,
+        to: &Uri,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Upstream>, ProxyError> {
+        let lender = self.kept.lender(Origin::of(to));
+        loop {
+            let kept = lender.take();
+            let was_kept = kept.is_some();
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => self.connect(base, to).await?,
+            };
+            match connection.exchange(request).await {
+                Ok(answer) => return Ok(answer.map(|body| Upstream::new(body, connection, lender))),
+                // It was closed while it was kept, and not a byte of the request was written.
+                Err(Unanswered { unsent: Some(again), .. }) if was_kept => request = again,
+                Err(Unanswered { error, .. }) => return Err(ProxyError::before_response(base, &error)),
+            }
+        }
+    }
+
+    async fn connect(&self, base: &Uri, to: &Uri) -> Result<Box<Connection>, ProxyError> {
+        let link = self.connector.connect(to).await;
+        let link = link.map_err(|error| ProxyError::before_connection(base, &*error))?;
+        let connection = Connection::open(TokioIo::new(link)).await;
+        connection.map(Box::new).map_err(|error| ProxyError::before_response(base, &error))
+    }
+}
+
 /// A worker's answer whose body has begun. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct Answer {
     head: response::Parts,
     /// The first frame of the body; `None` if it has none.
     pub(super) first: Option<Frame<Bytes>>,
-    pub(super) upstream: Incoming,
+    pub(super) upstream: Upstream,
     pub(super) form: Form,
     pub(super) worker: Uri,
     pub(super) idle_timeout: Option<std::time::Duration>,
@@ -147,9 +189,34 @@ fn target(base: &Uri, head: &request::Parts) -> Result<Uri, ProxyError> {
     target.map_err(|error| ProxyError::new(ErrorKind::Request, base, error))
 }
 
+/// The name of the host that a request is for, with its port where that is not the scheme's own (RFC 9110 §7.2).
+fn host(to: &Uri) -> Result<HeaderValue, ProxyError> {
+    let usual = if to.scheme_str() == Some("https") { 443 } else { 80 };
+    let host = to.host().unwrap_or_default();
+    let value = match to.port_u16() {
+        Some(port) if port != usual => HeaderValue::try_from(format!("{host}:{port}")),
+        _ => HeaderValue::try_from(host),
+    };
+    value.map_err(|error| ProxyError::new(ErrorKind::Upstream, to, error))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_named_with_its_port_where_that_is_not_the_usual_one() {
+        for (to, named) in [
+            ("http://w:8000/v1", "w:8000"),
+            ("http://w:80/v1", "w"),
+            ("https://w:443/v1", "w"),
+            ("https://w:80/v1", "w:80"),
+            ("http://user@w/v1", "w"),
+            ("http://[::1]:8000/v1", "[::1]:8000"),
+        ] {
+            assert_eq!(host(&Uri::from_static(to)).unwrap(), named);
+        }
+    }
 
     fn joined(base: &'static str, uri: &'static str) -> Result<String, ErrorKind> {
         let head = Request::builder().uri(uri).body(()).unwrap().into_parts().0;

@@ -23,15 +23,18 @@
 mod annotate;
 mod body;
 mod caller;
+mod connection;
 mod connector;
 mod error;
 mod forward;
 mod headers;
+mod kept;
 mod limits;
 mod observe;
 mod pool;
 mod skim;
 mod sse;
+mod upstream;
 
 pub use annotate::{Annotated, Annotator, annotate};
 pub use body::ProxyBody;

@@ -2,15 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use bytes::Bytes;
 use http::HeaderValue;
-use http_body_util::Full;
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
+use hyper_util::client::legacy::connect::HttpConnector;
 
-use super::connector::Connector;
+use super::{connector::Connector, kept::Kept};
 use crate::tls::ClientTls;
 
 /// How a [`Pool`] deals with workers. A duration of 0 switches a limit off.
@@ -57,7 +52,8 @@ impl Default for PoolSettings {
 /// Connections to workers over HTTP/1.1, one request at a time on each. Clones share them.
 #[derive(Clone)]
 pub struct Pool {
-    pub(super) client: Client<Connector, Full<Bytes>>,
+    pub(super) connector: Connector,
+    pub(super) kept: Kept,
     pub(super) authorization: Option<HeaderValue>,
     pub(super) first_byte_timeout: Option<Duration>,
     pub(super) idle_timeout: Option<Duration>,
@@ -74,15 +70,9 @@ impl Pool {
         connector.set_keepalive_interval(Some(Duration::from_secs(5)));
         connector.set_keepalive_retries(Some(3));
         let connector = Connector::new(connector, settings.tls.clone(), limit(settings.connect_timeout));
-        // The client's own retries stay on: they are of requests of which not a byte was written, because the
-        // kept connection they were meant for turned out to be closed.
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(limit(settings.keep_alive))
-            .pool_max_idle_per_host(settings.max_idle_connections)
-            .build(connector);
         Self {
-            client,
+            connector,
+            kept: Kept::new(limit(settings.keep_alive), settings.max_idle_connections),
             authorization: settings.authorization.clone(),
             first_byte_timeout: limit(settings.first_byte_timeout),
             idle_timeout: limit(settings.idle_timeout),

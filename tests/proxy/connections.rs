@@ -1,13 +1,17 @@
 //! What a worker is sent, and over which connection.
 
-use std::{thread, time::Duration};
+use std::{
+    sync::{Arc, Barrier},
+    thread,
+    time::Duration,
+};
 
 use http::{Request, Uri};
 use kvroute::proxy::{ErrorKind, PoolSettings, Retry};
 
 use crate::{
     router::{Log, Router, wait_for},
-    worker::worker,
+    worker::{EVENT, STREAM_HEAD, worker},
 };
 
 #[test]
@@ -53,17 +57,72 @@ fn a_request_arrives_whole_and_only_with_what_is_meant_for_the_worker() {
 #[test]
 fn a_connection_is_used_again_after_a_complete_answer() {
     let base = worker(|mut connection| {
-        while connection.request().is_some() {
+        for round in 0.. {
+            if connection.request().is_none() {
+                return;
+            }
             let number = connection.number;
-            connection.send(format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{number}"));
+            match round % 3 {
+                0 => connection.send(format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{number}")),
+                1 => connection.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+                _ => {
+                    connection.send(STREAM_HEAD);
+                    for piece in [EVENT, &format!("data: {number}\n\n")] {
+                        connection.chunk(piece);
+                    }
+                    connection.send("0\r\n\r\n");
+                }
+            }
         }
     });
     let router = Router::new(&PoolSettings::default());
     for _ in 0..5 {
         assert_eq!(router.post(&base).unwrap().body(), "0");
-        // The connection goes back to the pool on a task of its own.
-        thread::sleep(Duration::from_millis(5));
+        assert_eq!(router.post(&base).unwrap().body(), "");
+        assert!(router.post(&base).unwrap().body().ends_with(b"data: 0\n\n"));
     }
+}
+
+#[test]
+fn a_connection_that_nobody_uses_is_closed_after_its_time() {
+    let log = Log::default();
+    let closed = log.clone();
+    let base = worker(move |mut connection| {
+        connection.request().unwrap();
+        connection.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+        connection.closed();
+        closed.note(format!("closed {}", connection.number));
+    });
+    let keep_alive = Duration::from_millis(50);
+    let router = Router::new(&PoolSettings { keep_alive, ..PoolSettings::default() });
+    // Twice, since the sweep ends when nothing is left.
+    for number in ["closed 0", "closed 1"] {
+        router.post(&base).unwrap();
+        wait_for(number, || log.has(number));
+    }
+}
+
+#[test]
+fn no_more_connections_are_kept_than_may_be() {
+    let log = Log::default();
+    let closed = log.clone();
+    let both = Arc::new(Barrier::new(2));
+    let base = worker(move |mut connection| {
+        connection.request().unwrap();
+        // Both requests are under way at once, so that there are two connections.
+        both.wait();
+        connection.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+        connection.closed();
+        closed.note("closed");
+    });
+    let router = Router::new(&PoolSettings { max_idle_connections: 1, ..PoolSettings::default() });
+    thread::scope(|threads| {
+        let asking = [(); 2].map(|()| threads.spawn(|| router.post(&base).unwrap()));
+        asking.into_iter().for_each(|asking| assert_eq!(asking.join().unwrap().status(), 200));
+    });
+    wait_for("the second is closed", || !log.lines().is_empty());
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(log.lines().len(), 1);
 }
 
 #[test]
