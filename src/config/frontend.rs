@@ -25,8 +25,8 @@ use crate::{
     accel::{AcceleratorSettings, HashDevice},
     fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
     frontend::{
-        AccessLogTarget, AdmissionCheck, DecisionLogSettings, FrontendSettings, PrefillFallback, QueueTurns,
-        RetryBudget, TokenizerSettings,
+        AccessLogTarget, AdmissionCheck, DecisionLogSettings, FrontendSettings, OtlpEndpoint,
+        PrefillFallback, QueueTurns, RetryBudget, TokenizerSettings,
     },
 };
 
@@ -188,6 +188,10 @@ pub struct FrontendArgs {
     /// Write a line of JSON for every request of a client to the end of a file, or with - to stdout [default: nowhere]
     #[arg(long, env = "KVROUTE_ACCESS_LOG", value_name = "FILE", help_heading = RECORDS)]
     pub access_log: Option<AccessLogTarget>,
+    /// Send traces of requests to an OTLP receiver over HTTP, http://localhost:4318 for example; in builds with the feature
+    /// otel [default: nowhere]
+    #[arg(long, env = "KVROUTE_OTLP_ENDPOINT", value_name = "URL", help_heading = RECORDS)]
+    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// GPU that hashes large batches of prompts, where that is faster: auto (one with time and memory to spare, as NVML
     /// tells), off, or a UUID of kvroute gpus [default: auto]
     #[arg(long, env = "KVROUTE_HASH_DEVICE", value_name = "DEVICE", help_heading = LIMITS)]
@@ -377,6 +381,7 @@ impl FrontendArgs {
                 .unwrap_or(default.on_config_mismatch),
             decision_log: self.decision_log.or(below.decision_log),
             access_log: self.access_log.or(below.access_log),
+            otlp_endpoint: self.otlp_endpoint.or(below.otlp_endpoint),
             admission_check: self
                 .admission_check
                 .or(below.admission_check)

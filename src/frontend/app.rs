@@ -15,7 +15,7 @@ use tracing::warn;
 use super::{
     access_log::AccessLog, connections::Connections, counters::Counters, decision_log::Recorder, gate::Gate,
     prompts::Prompts, queue::Queues, reload::Files, retry::Retries, routing_reload::RoutingReload,
-    settings::FrontendSettings, tokenising::Tokenising,
+    settings::FrontendSettings, tokenising::Tokenising, traces::Traces,
 };
 use crate::{accel::Accelerator, fleet::Fleet, ingest::FleetStreams, proxy::Pool};
 
@@ -32,6 +32,8 @@ pub struct App {
     pub(super) decisions: Arc<Recorder>,
     /// Opened when the frontend starts.
     pub(super) access_log: AccessLog,
+    /// Begun when the frontend starts.
+    pub(super) traces: Traces,
     pub(super) gate: Arc<Gate>,
     pub(super) public_connections: Arc<Connections>,
     pub(super) admin_connections: Arc<Connections>,
@@ -75,6 +77,7 @@ impl App {
             retries,
             decisions: Arc::default(),
             access_log: AccessLog::default(),
+            traces: Traces::default(),
             gate: Arc::default(),
             public_connections: Arc::default(),
             admin_connections: Arc::default(),

@@ -23,6 +23,7 @@ use super::{
     place::Placed,
     retry::Tries,
     route::{self, Asked, Send},
+    traces,
     two_hop::{self, Failure, Split},
     watch::InFlight,
 };
@@ -148,7 +149,8 @@ async fn beside(
             }
         };
         let whole = two_hop::Whole { prompt: &send.prompt, hints: &send.hints, decode: &send.set };
-        prefill = match two_hop::place_prefill(app, &whole, &mut set, split.prefill, &tries).await {
+        let placing = two_hop::place_prefill(app, &whole, &mut set, split.prefill, &tries);
+        prefill = match traces::placing(head, placing).await {
             Ok(placed) => placed,
             Err(error) => {
                 tries.nobody(app);
@@ -198,9 +200,9 @@ enum Unserved {
 }
 
 /// Has a prefill worker compute the prompt; what is booked there goes back with its answer.
-async fn compute(app: Arc<App>, head: Parts, body: Bytes, placed: Placed) -> Result<(), Unserved> {
+async fn compute(app: Arc<App>, head: Parts, body: Bytes, mut placed: Placed) -> Result<(), Unserved> {
     let worker = Arc::clone(&placed.member.worker);
-    let answer = app.pool.forward(&worker.url, &route::for_rank(&head, &placed), body).await;
+    let answer = route::forward(&app, &head, &mut placed, body).await;
     let answer = answer.map_err(Unserved::Unreached)?;
     route::note_answer(&app, &answer, &worker);
     let read = two_hop::read_whole(&app, answer, placed).await;

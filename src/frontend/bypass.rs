@@ -145,7 +145,7 @@ pub(super) async fn serve(
     }
     let pin = Pin { worker: preview.worker, rank: Some(preview.rank), field: PinField::DecodeWorkerId };
     let hop = Hop { phase: Phase::Aggregated, pin: Some(pin), session: split.decode.session };
-    let placed = match app.place(&asked.set, &asked.prompt, hop, &[]) {
+    let mut placed = match app.place(&asked.set, &asked.prompt, hop, &[]) {
         Ok(placed) => placed,
         Err(refusal) if refusal.kind() == RefusalKind::Invalid => {
             app.counters.refusal(refusal.kind());
@@ -172,8 +172,8 @@ pub(super) async fn serve(
         }
         another
     };
-    let sent = route::for_rank(&head, &placed);
-    let answer = in_flight.in_time(app.pool.forward(&worker.url, &sent, asked.body.clone())).await;
+    let forwarding = route::forward(app, &head, &mut placed, asked.body.clone());
+    let answer = in_flight.in_time(forwarding).await;
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => return Tried::Answered(in_flight.refuse(error)),

@@ -101,7 +101,7 @@ pub(super) async fn pass(
 ) -> http::Response<Passed> {
     let (mut head, body) = request.into_parts();
     let name = RequestId::put(&mut head.headers);
-    let mut line = app.access_log.begin(&name, &head);
+    let mut line = app.access_log.begin(app.traces.begin(&name, &head), &name, &head);
     let (mut response, place) = match admit(&app, &mut head, line.as_mut()) {
         Ok(place) => {
             if let Some(line) = &line {

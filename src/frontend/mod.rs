@@ -7,7 +7,7 @@
 //! recorded, if they are to be ([`decision_log`]), and can be asked about later ([`recall`]).
 //!
 //! Before the public routes stands a gate ([`gate`]): names of requests, keys of clients ([`api_keys`]), limits, and the
-//! access log ([`access_log`]).
+//! access log ([`access_log`]). Where a request's time goes can be traced ([`traces`]).
 //!
 //! The public listener tells a client nothing about the index or about other clients.
 
@@ -60,6 +60,7 @@ mod server;
 mod session;
 mod settings;
 mod tokenising;
+mod traces;
 mod two_hop;
 mod watch;
 mod which_set;
@@ -81,3 +82,4 @@ pub use server::{Frontend, StartError};
 pub use session::SessionOutcome;
 pub use settings::{AdmissionCheck, FrontendSettings, PrefillFallback, QueueTurns};
 pub use tokenising::TokenizerSettings;
+pub use traces::{OtlpEndpoint, TracesError};

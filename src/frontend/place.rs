@@ -16,6 +16,7 @@ use super::{
     error::ApiError,
     first_token::FirstToken,
     session::Session,
+    traces::Part,
     workspace::{Blocks, Hashed, Tools, hashed},
 };
 use crate::{
@@ -45,6 +46,8 @@ pub(super) struct Placed {
     /// What the index says of the member, whether or not it was credited; nothing where its stream cannot be trusted.
     pub(super) predicted: Option<Overlap>,
     pub(super) member: Arc<RankMember>,
+    /// The span of its way to the worker, to be held until the answer is over.
+    pub(super) attempt: Option<Part>,
 }
 
 /// What a dry run looked at besides the rows.
@@ -300,6 +303,7 @@ impl Placing<'_> {
             ticket,
             predicted,
             member,
+            attempt: None,
         })))
     }
 }

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::{
+    access_log::Facts,
     app::{App, unix_secs},
     asked_model::AskedModel,
     asking::{Hop, Prompt},
@@ -31,12 +32,13 @@ use super::{
     prompts::{Chat, PromptInput},
     request_id,
     retry::Tries,
+    traces::{self, Step},
     two_hop::{self, Prefiller},
     watch::{InFlight, Watch},
 };
 use crate::{
     fleet::{SetView, WorkerInfo},
-    proxy::Answer,
+    proxy::{Answer, ProxyError},
 };
 
 /// What a client asked, ready to be placed.
@@ -103,7 +105,11 @@ async fn answer(
     };
     let in_flight = InFlight::enter(&app.counters, surface).noted(&head, body.len());
     let in_flight = in_flight.within(app.settings.total_timeout);
+    let reading = in_flight.step(Step::Tokenise);
     let asked = in_flight.in_time(ask(&app, surface, &head.headers, &body)).await.flatten();
+    if let (Some(reading), Err(error)) = (reading, &asked) {
+        reading.refused(error.status);
+    }
     let asked = asked.map(|mut asked| {
         asked.prompt.recorded = recorded;
         in_flight.note(|facts| facts.asked(&asked.model.name));
@@ -288,7 +294,7 @@ pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(A
     // What the last worker said, in case that nobody else takes the request.
     let mut last = None;
     loop {
-        let placed = match app.place_in_time(send).await {
+        let mut placed = match traces::placing(head, app.place_in_time(send)).await {
             Ok(placed) => placed,
             Err(error) => {
                 send.tries.nobody(app);
@@ -299,16 +305,15 @@ pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(A
         // With what was booked there.
         drop(last.take());
         let worker = Arc::clone(&placed.member.worker);
-        let head = for_rank(head, &placed);
-        match app.pool.forward(&worker.url, &head, send.body.clone()).await {
+        match forward(app, head, &mut placed, send.body.clone()).await {
             Ok(answer) => {
                 note_answer(app, &answer, &worker);
-                if !send.tries.after_answer(app, &answer, &worker, &head) {
+                if !send.tries.after_answer(app, &answer, &worker, head) {
                     return Ok((answer, placed));
                 }
                 last = Some((answer, placed));
             }
-            Err(error) if send.tries.after_error(app, &error, &worker, &head) => {}
+            Err(error) if send.tries.after_error(app, &error, &worker, head) => {}
             Err(error) => {
                 warn!(%error, request = request_id::named(&head.headers), "request failed");
                 return Err(ApiError::upstream(&error));
@@ -329,14 +334,40 @@ pub(super) fn note_answer(app: &App, answer: &Answer, worker: &WorkerInfo) {
     }
 }
 
-/// The request's head; for a worker with several ranks it says which one was chosen.
-pub(super) fn for_rank<'a>(head: &'a Parts, placed: &Placed) -> Cow<'a, Parts> {
-    if placed.member.worker.spec.ranks <= 1 {
-        return Cow::Borrowed(head);
+/// Sends a request to the worker that it was placed on, and waits for the first byte of an answer. A worker with several ranks is told
+/// which one was chosen, and one whose request is traced of the span below which its own belong.
+///
+/// # Errors
+/// That there is no answer.
+pub(super) async fn forward(
+    app: &App,
+    head: &Parts,
+    placed: &mut Placed,
+    body: Bytes,
+) -> Result<Answer, ProxyError> {
+    let mut sent = Cow::Borrowed(head);
+    if placed.member.worker.spec.ranks > 1 {
+        let rank = HeaderValue::from(placed.member.rank.0);
+        sent.to_mut().headers.insert("x-data-parallel-rank", rank);
     }
-    let mut head = head.clone();
-    head.headers.insert("x-data-parallel-rank", HeaderValue::from(placed.member.rank.0));
-    Cow::Owned(head)
+    placed.attempt = Facts::of(head).and_then(|facts| facts.attempt(placed, head));
+    if let Some(attempt) = &placed.attempt {
+        attempt.carry(&mut sent.to_mut().headers);
+    }
+    let outcome = app.pool.forward(&placed.member.worker.url, &sent, body).await;
+    match &outcome {
+        Ok(answer) => {
+            if let Some(attempt) = &mut placed.attempt {
+                attempt.answered(answer.status());
+            }
+        }
+        Err(error) => {
+            if let Some(attempt) = placed.attempt.take() {
+                attempt.failed(error);
+            }
+        }
+    }
+    outcome
 }
 
 /// Relays an answer, with what the client wants to be told of its way.

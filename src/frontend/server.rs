@@ -21,6 +21,7 @@ use super::{
     parity, public,
     reload::Files,
     routing_reload,
+    traces::{Traces, TracesError},
 };
 use crate::tls::{self, Identity, TlsFileError};
 
@@ -57,6 +58,9 @@ pub enum StartError {
     /// Requests cannot be logged.
     #[error(transparent)]
     AccessLog(#[from] AccessLogError),
+    /// Traces cannot be begun.
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsFileError),
@@ -86,6 +90,9 @@ impl Frontend {
         }
         if let Some(target) = &app.settings.access_log {
             app.access_log = AccessLog::open(target)?;
+        }
+        if let Some(endpoint) = &app.settings.otlp_endpoint {
+            app.traces = Traces::open(endpoint)?;
         }
         app.files = Arc::new(Files::of(&app.settings));
         let settings = &app.settings;
@@ -149,13 +156,15 @@ impl Frontend {
         self.admin_server.stop(Duration::from_secs(1)).await;
         // Cut requests have said how they ended by now.
         let app = Arc::clone(&self.app);
-        let flushed =
-            tokio::task::spawn_blocking(move || (app.decisions.flush(), app.access_log.flush())).await;
-        let (decisions, accesses) = flushed.unwrap_or_default();
+        let flushing = move || (app.decisions.flush(), app.access_log.flush(), app.traces.flush());
+        let (decisions, accesses, traces) = tokio::task::spawn_blocking(flushing).await.unwrap_or_default();
         for (log, _) in
             [("decision", decisions), ("access", accesses)].into_iter().filter(|(_, flushed)| !flushed)
         {
             warn!("the {log} log was not written to its end");
+        }
+        if !traces {
+            warn!("the last traces did not reach the collector");
         }
         debug!("frontend stopped");
         drained

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::{
     access_log::AccessLogTarget, admin_token::AdminToken, api_keys::ApiKeys,
     decision_log::DecisionLogSettings, index_snapshot::SnapshotSource, retry::RetryBudget,
-    routing_reload::RoutingSource, tokenising::TokenizerSettings,
+    routing_reload::RoutingSource, tokenising::TokenizerSettings, traces::OtlpEndpoint,
 };
 use crate::{
     accel::AcceleratorSettings,
@@ -78,6 +78,8 @@ pub struct FrontendSettings {
     pub decision_log: Option<DecisionLogSettings>,
     /// Where requests are logged. Default: nowhere.
     pub access_log: Option<AccessLogTarget>,
+    /// Whose OTLP receiver is sent the traces of requests; for binaries with the feature `otel`. Default: nobody's.
+    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// How many requests may wait in the router for each worker of a set; where tenants take turns, of each tenant. Default 256.
     pub queue_limit: u64,
     /// The same of prompt tokens; `None`: as many as come. Default `None`.
@@ -132,6 +134,7 @@ impl Default for FrontendSettings {
             prefill_fallback: PrefillFallback::None,
             decision_log: None,
             access_log: None,
+            otlp_endpoint: None,
             queue_limit: 256,
             queue_token_limit: None,
             queue_turns: QueueTurns::None,

@@ -41,6 +41,7 @@ use super::{
     retry::Tries,
     route::{self, Asked, Send},
     settings::PrefillFallback,
+    traces::{self, Part},
     watch::{self, InFlight},
 };
 use crate::{
@@ -162,7 +163,7 @@ pub(super) async fn serve(
     let mut set = Arc::clone(&split.set);
     let whole = Whole { prompt: &asked.prompt, hints: &asked.hints, decode: &asked.set };
     let no_tries = Tries::default();
-    let placing = place_prefill(&app, &whole, &mut set, split.prefill, &no_tries);
+    let placing = traces::placing(&head, place_prefill(&app, &whole, &mut set, split.prefill, &no_tries));
     let first = match in_flight.in_time(placing).await.flatten() {
         Ok(placed) if bootstrap::possible(&placed) => {
             return bootstrap::serve(app, in_flight, head, asked, split, placed).await;
@@ -337,7 +338,7 @@ async fn try_prefill(
     // What the last worker said, in case that nobody else takes the prompt.
     let mut last = None;
     let (answer, placed) = loop {
-        let placed = match next {
+        let mut placed = match next {
             Ok(placed) => placed,
             Err(error) => {
                 tries.nobody(app);
@@ -348,8 +349,7 @@ async fn try_prefill(
         // With what was booked there.
         drop(last.take());
         let worker = Arc::clone(&placed.member.worker);
-        let sent = route::for_rank(&head, &placed);
-        match app.pool.forward(&worker.url, &sent, body.clone()).await {
+        match route::forward(app, &head, &mut placed, body.clone()).await {
             Ok(answer) => {
                 route::note_answer(app, &answer, &worker);
                 if !tries.after_answer(app, &answer, &worker, &head) {
@@ -364,7 +364,7 @@ async fn try_prefill(
             }
         }
         let whole = Whole { prompt: &asked.prompt, hints: &asked.hints, decode: &asked.set };
-        next = place_prefill(app, &whole, &mut set, split.prefill, &tries).await;
+        next = traces::placing(&head, place_prefill(app, &whole, &mut set, split.prefill, &tries)).await;
     };
     let by = (placed.choice.worker.0, placed.choice.rank.0);
     let answer = read_whole(app, answer, placed).await?;
@@ -378,12 +378,21 @@ pub(super) async fn read_whole(app: &App, answer: Answer, placed: Placed) -> Res
         return Err(Failure::Answered(Box::new((answer, placed))));
     }
     let worker = placed.choice.worker;
-    let Placed { booking, probe, session, first_token, ticket, member, predicted, .. } = placed;
+    let Placed { booking, probe, session, first_token, ticket, member, predicted, attempt, .. } = placed;
     drop(probe);
     let status = answer.status();
     let counters = Arc::clone(&app.counters);
-    let watch =
-        Prefilling { booking, _session: session, first_token, ticket, status, member, predicted, counters };
+    let watch = Prefilling {
+        booking,
+        _session: session,
+        _attempt: attempt,
+        first_token,
+        ticket,
+        status,
+        member,
+        predicted,
+        counters,
+    };
     let read = Limited::new(answer.relay(watch).into_body(), LIMIT).collect().await;
     read.map(http_body_util::Collected::to_bytes).map_err(|error| {
         warn!(%worker, %error, "prefill failed: its answer broke off");
@@ -420,6 +429,7 @@ fn missing(app: &App, by: Prefiller) -> Prefilled {
 struct Prefilling {
     booking: Booking,
     _session: Option<SessionUse>,
+    _attempt: Option<Part>,
     first_token: FirstToken,
     ticket: Option<Ticket>,
     status: StatusCode,

@@ -21,6 +21,7 @@ use super::{
     first_token::FirstToken,
     hints::Metadata,
     place::Placed,
+    traces::{Part, Step},
     two_hop::{self, Prefiller},
 };
 use crate::{
@@ -53,7 +54,7 @@ impl InFlight {
 
     /// The same for a request whose line, if it has one, came with its head, and whose body has so many bytes.
     pub(super) fn noted(mut self, head: &Parts, bytes: usize) -> Self {
-        self.facts = head.extensions.get().map(Arc::clone);
+        self.facts = Facts::of(head).map(Arc::clone);
         self.note(|facts| facts.read(bytes));
         self
     }
@@ -88,6 +89,11 @@ impl InFlight {
         if let Some(facts) = &self.facts {
             what(facts);
         }
+    }
+
+    /// A part of its time that begins, if it is traced.
+    pub(super) fn step(&self, step: Step) -> Option<Part> {
+        self.facts.as_ref().and_then(|facts| facts.step(step))
     }
 
     /// Counts it as finished; once, calls after the first change nothing.
@@ -144,10 +150,18 @@ impl Watch {
 
     /// The observer that holds what was booked, and the request's part in its session, until the answer is over.
     pub(super) fn holding(self, placed: Placed) -> Relayed {
-        let Placed { booking, probe, session, first_token, ticket, .. } = placed;
+        let Placed { booking, probe, session, first_token, ticket, attempt, .. } = placed;
         // What the answer says of its worker is known by now.
         drop(probe);
-        Relayed { watch: self, booking, _session: session, first_token, ticket, usage: None }
+        Relayed {
+            watch: self,
+            booking,
+            _session: session,
+            _attempt: attempt,
+            first_token,
+            ticket,
+            usage: None,
+        }
     }
 
     /// What the client asked to be told about its own request. Dynamo's `kv_hit_rate` is not among it: it
@@ -176,6 +190,7 @@ pub(super) struct Relayed {
     watch: Watch,
     booking: Booking,
     _session: Option<SessionUse>,
+    _attempt: Option<Part>,
     first_token: FirstToken,
     ticket: Option<Ticket>,
     usage: Option<Usage>,

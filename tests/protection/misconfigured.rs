@@ -18,7 +18,7 @@ fn a_frontend_does_not_start_with_what_it_cannot_keep() {
     let [_, other] = authority.issue("other").map(|path| path.to_str().unwrap().to_owned());
     let (empty, short, twice) =
         (file("# none\n"), file(format!("{KEY}\nshort")), file(format!("{KEY}\n{KEY} x")));
-    let cases: [(&[&str], &[&str]); 14] = [
+    let cases: &[(&[&str], &[&str])] = &[
         (&["--tls-cert", &certificate], &["--tls-cert needs --tls-key"]),
         (&["--tls-key", &key], &["--tls-key needs --tls-cert"]),
         (&["--admin-tls-cert", &certificate], &["--admin-tls-cert needs --admin-tls-key"]),
@@ -36,15 +36,19 @@ fn a_frontend_does_not_start_with_what_it_cannot_keep() {
         (&["--worker-api-key-file", "/none"], &["--worker-api-key-file /none", "No such file"]),
         (&["--max-header-bytes", "10"], &["--max-header-bytes 10", "1024 to 262144"]),
         (&["--access-log", "/none/access"], &["--access-log /none/access", "No such file"]),
+        #[cfg(not(feature = "otel"))]
+        (&["--otlp-endpoint", "http://localhost:4318"], &["--otlp-endpoint", "--features otel"]),
     ];
     for (arguments, says) in cases {
-        let ended = Process::run(&[&PORTS[..], arguments].concat());
+        let ended = Process::run(&[&PORTS[..], *arguments].concat());
         assert_eq!(ended.code, Some(1), "{arguments:?}: {}", ended.stderr);
-        for part in says {
+        for part in *says {
             assert!(ended.stderr.contains(part), "{arguments:?}: no {part} in {}", ended.stderr);
         }
         assert!(!ended.stderr.contains("sk-"), "{}", ended.stderr);
     }
+    let ended = Process::run(&[&PORTS[..], &["--otlp-endpoint", "localhost:4318"]].concat());
+    assert!(ended.code == Some(2) && ended.stderr.contains("http://localhost:4318"), "{}", ended.stderr);
     for flag in ["--max-concurrent-requests", "--max-connections"] {
         let ended = Process::run(&[&PORTS[..], &[flag, "0"]].concat());
         assert!(ended.code == Some(2) && ended.stderr.contains(flag), "{}", ended.stderr);

@@ -138,6 +138,7 @@ fn values(
     let (tls, admin_tls) = (settings.tls.as_ref(), settings.admin_tls.as_ref());
     let client = upstream.tls.identity();
     let access_log = settings.access_log.as_ref().map_or_else(unset, ToString::to_string);
+    let otlp_endpoint = settings.otlp_endpoint.as_ref().map_or_else(unset, ToString::to_string);
     let snapshot_from = &settings.index_snapshot_from;
     let snapshot_from = snapshot_from.as_ref().map_or_else(|| "unset".to_owned(), |of| of.url.to_string());
     let decision_log = settings.decision_log.as_ref().map_or_else(|| "unset".to_owned(), ToString::to_string);
@@ -173,6 +174,7 @@ fn values(
             below.request_read_timeout.is_some(),
         ),
         ("access-log", access_log, below.access_log.is_some()),
+        ("otlp-endpoint", otlp_endpoint, below.otlp_endpoint.is_some()),
         ("max-body-bytes", settings.max_body_bytes.to_string(), below.max_body_bytes.is_some()),
         ("drain-timeout", settings.drain_timeout.as_secs().to_string(), below.drain_timeout.is_some()),
         (

@@ -15,7 +15,13 @@ use tracing_subscriber::fmt::{
 
 use super::writer::{Logged, Queue};
 use crate::{
-    frontend::{counters::Outcome, error::ErrorCode, request_id::RequestId},
+    frontend::{
+        counters::Outcome,
+        error::ErrorCode,
+        place::Placed,
+        request_id::RequestId,
+        traces::{Part, Step, Trace, Whole},
+    },
     proxy::Usage,
     slot::{Rank, WorkerId},
 };
@@ -25,7 +31,10 @@ const LONGEST: usize = 256;
 
 /// A request's line. It is written when this is dropped, which is when the answer is over.
 pub(in crate::frontend) struct Line {
-    queue: Arc<Queue>,
+    /// Where it goes; nowhere if the request is only traced.
+    queue: Option<Arc<Queue>>,
+    /// Ends with what the line says.
+    span: Option<Whole>,
     began: Instant,
     facts: Arc<Facts>,
     /// Of the answer; it is over once the last byte of the body is out.
@@ -34,8 +43,10 @@ pub(in crate::frontend) struct Line {
 }
 
 /// What inner parts of the frontend learn of a request. Each is noted once, or the last time counts.
-#[derive(Default)]
-pub(in crate::frontend) struct Facts(Mutex<Known>);
+pub(in crate::frontend) struct Facts {
+    known: Mutex<Known>,
+    trace: Option<Trace>,
+}
 
 #[derive(Default)]
 struct Known {
@@ -50,7 +61,7 @@ struct Known {
 
 /// A line as it stands in the log: the names and their meanings are in `docs/security.md`. What is not known is left out.
 #[derive(Serialize)]
-struct Written {
+pub(in crate::frontend) struct Written {
     time: String,
     request_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,12 +72,12 @@ struct Written {
     path: String,
     version: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    outcome: &'static str,
+    pub(in crate::frontend) status: Option<u16>,
+    pub(in crate::frontend) outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'static str>,
+    pub(in crate::frontend) error: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    model: Option<String>,
+    pub(in crate::frontend) model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,30 +86,35 @@ struct Written {
     prefill_worker: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prefill_rank: Option<u32>,
-    stream: bool,
+    pub(in crate::frontend) stream: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_tokens: Option<u64>,
+    pub(in crate::frontend) prompt_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    cached_tokens: Option<u64>,
+    pub(in crate::frontend) cached_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    completion_tokens: Option<u64>,
+    pub(in crate::frontend) completion_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    bytes_in: Option<u64>,
-    bytes_out: u64,
+    pub(in crate::frontend) bytes_in: Option<u64>,
+    pub(in crate::frontend) bytes_out: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    first_byte_ms: Option<f64>,
+    pub(in crate::frontend) first_byte_ms: Option<f64>,
     duration_ms: f64,
 }
 
 impl Line {
-    pub(super) fn begin(queue: Arc<Queue>, name: &RequestId, head: &Parts) -> Self {
+    pub(super) fn begin(
+        queue: Option<Arc<Queue>>,
+        span: Option<Whole>,
+        name: &RequestId,
+        head: &Parts,
+    ) -> Self {
         let mut time = String::new();
         // Writing to a string does not fail.
         let _ = SystemTime.format_time(&mut Writer::new(&mut time));
         let written = Written {
             time,
             request_id: name.as_str().to_owned(),
-            trace_id: trace_id(&head.headers).map(str::to_owned),
+            trace_id: span.as_ref().map(Whole::id).or_else(|| trace_id(&head.headers).map(str::to_owned)),
             key: None,
             method: head.method.as_str().chars().take(LONGEST).collect(),
             path: head.uri.path().chars().take(LONGEST).collect(),
@@ -120,7 +136,9 @@ impl Line {
             first_byte_ms: None,
             duration_ms: 0.0,
         };
-        Self { queue, began: Instant::now(), facts: Arc::default(), over: false, written }
+        let trace = span.as_ref().map(Whole::trace);
+        let facts = Arc::new(Facts { known: Mutex::default(), trace });
+        Self { queue, span, began: Instant::now(), facts, over: false, written }
     }
 
     /// Where others note what they learn.
@@ -162,7 +180,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let known = std::mem::take(&mut *self.facts.0.lock());
+        let known = std::mem::take(&mut *self.facts.known.lock());
         let outcome = self.outcome(known.outcome).name();
         let written = &mut self.written;
         written.outcome = outcome;
@@ -177,44 +195,64 @@ impl Drop for Line {
             written.completion_tokens = Some(usage.completion_tokens);
         }
         written.duration_ms = millis(self.began.elapsed());
-        if let Ok(mut line) = serde_json::to_vec(written) {
+        if let Some(span) = self.span.take() {
+            span.end(written);
+        }
+        if let Some(queue) = &self.queue
+            && let Ok(mut line) = serde_json::to_vec(written)
+        {
             line.push(b'\n');
-            self.queue.put(Logged(line));
+            queue.put(Logged(line));
         }
     }
 }
 
 impl Facts {
+    /// Those of a request whose line, if it has one, came with its head.
+    pub(in crate::frontend) fn of(head: &Parts) -> Option<&Arc<Self>> {
+        head.extensions.get()
+    }
+
+    /// A part of the request's time that begins, if the request is traced.
+    pub(in crate::frontend) fn step(&self, step: Step) -> Option<Part> {
+        self.trace.as_ref().map(|trace| trace.step(step))
+    }
+
+    /// The request is about to be sent to a worker.
+    pub(in crate::frontend) fn attempt(&self, placed: &Placed, head: &Parts) -> Option<Part> {
+        self.trace.as_ref().map(|trace| trace.attempt(placed, head))
+    }
+
     /// For which model, which somebody serves: what a client writes in its place may be anything.
     pub(in crate::frontend) fn asked(&self, model: &str) {
-        self.0.lock().model = Some(model.chars().take(LONGEST).collect());
+        self.known.lock().model = Some(model.chars().take(LONGEST).collect());
     }
 
     /// The request's body has so many bytes.
     pub(in crate::frontend) fn read(&self, bytes: usize) {
-        self.0.lock().bytes_in = Some(bytes as u64);
+        self.known.lock().bytes_in = Some(bytes as u64);
     }
 
     /// Who answers, and whether piece by piece.
     pub(in crate::frontend) fn served(&self, worker: WorkerId, rank: Rank, stream: bool) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         known.worker = Some((worker.0, rank.0));
         known.stream = stream;
     }
 
     /// Who computed the prompt, where that is somebody else.
     pub(in crate::frontend) fn prefilled(&self, worker: u64, rank: u32) {
-        self.0.lock().prefill_worker = Some((worker, rank));
+        self.known.lock().prefill_worker = Some((worker, rank));
     }
 
     /// What the engine counted.
     pub(in crate::frontend) fn usage(&self, usage: Usage) {
-        self.0.lock().usage = Some(usage);
+        self.known.lock().usage = Some(usage);
     }
 
     /// How it ended.
     pub(in crate::frontend) fn ended(&self, outcome: Outcome) {
-        self.0.lock().outcome = Some(outcome);
+        self.known.lock().outcome = Some(outcome);
     }
 }
 

@@ -19,9 +19,9 @@ use thiserror::Error;
 use tracing::info;
 
 use self::writer::{LIMITS, Queue, Writer};
-use super::{log_queue, request_id::RequestId};
+use super::{log_queue, request_id::RequestId, traces::Whole};
 
-pub(super) use line::{Facts, Line};
+pub(super) use line::{Facts, Line, Written};
 pub use settings::AccessLogTarget;
 
 /// An access log that cannot be begun.
@@ -53,9 +53,10 @@ impl AccessLog {
         Ok(Self(Some(Arc::new(queue))))
     }
 
-    /// The line of a request that begins; none without a log.
-    pub(super) fn begin(&self, name: &RequestId, head: &Parts) -> Option<Line> {
-        self.0.as_ref().map(|queue| Line::begin(Arc::clone(queue), name, head))
+    /// The line of a request that begins, whose span it ends; none where it is neither logged nor traced.
+    pub(super) fn begin(&self, span: Option<Whole>, name: &RequestId, head: &Parts) -> Option<Line> {
+        let queue = self.0.clone();
+        (queue.is_some() || span.is_some()).then(|| Line::begin(queue, span, name, head))
     }
 
     /// Waits until all lines are written, for a while; whether they are.

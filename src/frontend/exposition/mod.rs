@@ -65,5 +65,6 @@ fn doors(app: &App, page: &mut Page<'_>) -> fmt::Result {
     connections::write(&listeners, page)?;
     app.files.write(page)?;
     app.routing.write(&app.fleet, page)?;
-    app.access_log.write(page)
+    app.access_log.write(page)?;
+    app.traces.write(page)
 }
