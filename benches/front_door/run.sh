@@ -117,13 +117,15 @@ start kvroute "$kvroute" frontend --host 127.0.0.1 --port "$port" --admin-port 0
 await kvroute "$port"
 for peer in "${peers[@]}"; do
     free_port; at[$peer]=$port
-    common=(--host 127.0.0.1 --port "$port" --worker-urls "${workers[@]}" --log-level error)
+    # Both serve their metrics on a port of their own, and do not start where another has it.
+    free_port
+    common=(--host 127.0.0.1 --port "${at[$peer]}" --prometheus-port "$port" --worker-urls "${workers[@]}" --log-level error)
     case "$peer" in
         smg) start "$peer" "$venv/bin/smg" launch "${common[@]}" --policy cache_aware ;;
         smg-rr) start "$peer" "$venv/bin/smg" launch "${common[@]}" --policy round_robin ;;
         vllm-router) start "$peer" "$venv/bin/vllm-router" "${common[@]}" --policy cache_aware ;;
     esac
-    await "$peer" "$port"
+    await "$peer" "${at[$peer]}"
 done
 
 # load ROUTER CASE CONNECTIONS STREAM: one run; its requests a second and its median.
