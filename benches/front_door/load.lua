@@ -1,4 +1,5 @@
--- What wrk sends: wrk ... -s load.lua URL -- CASE [stream], where CASE is small, big_repeat, big_turn or big_new.
+-- What wrk sends: wrk ... -s load.lua URL -- CASE [stream] [limited] [print], where CASE is small, big_repeat, big_turn or big_new; stream asks for
+-- the answer piece by piece, limited for one token of it, and print shows a body first.
 -- It prints one line: requests a second, the median in microseconds, and how many requests failed.
 
 local words = {}
@@ -22,7 +23,7 @@ end
 
 local function message(role, text) return '{"role":"' .. role .. '","content":"' .. text .. '"}' end
 
-local case, streams, thread_number, count
+local case, streams, limited, thread_number, count
 local history, texts = nil, {}
 
 function setup(thread)
@@ -31,7 +32,10 @@ function setup(thread)
 end
 
 function init(args)
-  case, streams, count = args[1] or "small", args[2] == "stream", 0
+  case, count = args[1] or "small", 0
+  local asked = {}
+  for i = 2, #args do asked[args[i]] = true end
+  streams, limited = asked.stream, asked.limited
   local turns = {}
   for turn = 1, 10 do
     texts[turn] = prose(5000, 7 * turn)
@@ -43,12 +47,13 @@ function init(args)
   count = math.random(1, 1000000) * 1000
   wrk.method = "POST"
   wrk.headers["content-type"] = "application/json"
+  if asked.print then print("BODY " .. body()) end
 end
 
-local function body()
+function body()
   count = count + 1
   local flag = streams and '{"stream":true,' or '{"stream":false,'
-  local head = flag .. '"model":"bench","messages":['
+  local head = flag .. (limited and '"max_tokens":1,' or '') .. '"model":"bench","messages":['
   if case == "small" then return head .. message("user", "Hi there") .. "]}" end
   if case == "big_repeat" then return head .. history .. "," .. message("user", "And then?") .. "]}" end
   if case == "big_turn" then

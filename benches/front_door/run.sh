@@ -152,7 +152,7 @@ for streaming in "${streams[@]}"; do
                         echo "$router $(load "$router" "$case" "$connections" "$streaming")"
                     done
                 done >"$scratch/runs"
-                awk -v name="$name" -v peer="$peer" -f "$here/ratios.awk" "$scratch/runs"
+                awk -v name="$name" -v peer="$peer" -f "$here/median.awk" -f "$here/ratios.awk" "$scratch/runs"
             done
         done
     done
