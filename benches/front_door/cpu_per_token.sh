@@ -97,33 +97,32 @@ await dynamo "${at[dynamo]}"
 ticks() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$1/stat"; }
 ticks_a_second="$(getconf CLK_TCK)"
 
-load() { # ROUTER CONNECTIONS WORD...
-    local router="$1" connections="$2"
-    shift 2
-    wrk --threads 1 --connections "$connections" --duration "${seconds}s" --timeout 20s --script "$here/load.lua" \
+# One connection: of more, those that the end of a run cuts off would have cost time and count as nothing.
+load() { # ROUTER WORD...
+    local router="$1"
+    shift
+    wrk --threads 1 --connections 1 --duration "${seconds}s" --timeout 20s --script "$here/load.lua" \
         "http://127.0.0.1:${at[$router]}/v1/chat/completions" -- "$@"
 }
 
 # Tokens of one such prompt, as kvroute counts them.
-load kvroute 1 big_new print | sed -n 's/^BODY //p' | head -1 >"$scratch/body"
+load kvroute big_new print | sed -n 's/^BODY //p' | head -1 >"$scratch/body"
 tokens="$(curl -sf -H 'content-type: application/json' --data-binary "@$scratch/body" "http://127.0.0.1:$admin/v1/route/explain" |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["prompt_tokens"])')"
 echo "$tokens tokens a prompt"
 
 printf '| case | frontend | requests/s | CPU us for 1000 tokens |\n|---|---|---|---|\n'
-for connections in 1 16; do
-    for router in kvroute dynamo; do load "$router" "$connections" big_new limited >/dev/null; done
-    for pair in $(seq "$pairs"); do
-        order=(kvroute dynamo)
-        if [ $((pair % 2)) -eq 0 ]; then order=(dynamo kvroute); fi
-        for router in "${order[@]}"; do
-            before="$(ticks "${process[$router]}")"
-            read -r _ rps _ failed <<<"$(load "$router" "$connections" big_new limited | grep '^LOAD')"
-            after="$(ticks "${process[$router]}")"
-            if [ "$failed" -ne 0 ]; then echo "$router: $failed requests failed" >&2; fi
-            awk -v router="$router" -v rps="$rps" -v ticks="$((after - before))" -v second="$ticks_a_second" -v seconds="$seconds" -v tokens="$tokens" \
-                'BEGIN { print router, rps, ticks / second * 1e9 / (rps * seconds * tokens) }'
-        done
-    done >"$scratch/runs"
-    awk -v name="big_new_c$connections" -v peer=dynamo -f "$here/median.awk" -f "$here/cpu_per_token.awk" "$scratch/runs"
-done
+for router in kvroute dynamo; do load "$router" big_new limited >/dev/null; done
+for pair in $(seq "$pairs"); do
+    order=(kvroute dynamo)
+    if [ $((pair % 2)) -eq 0 ]; then order=(dynamo kvroute); fi
+    for router in "${order[@]}"; do
+        before="$(ticks "${process[$router]}")"
+        read -r _ rps _ failed <<<"$(load "$router" big_new limited | grep '^LOAD')"
+        after="$(ticks "${process[$router]}")"
+        if [ "$failed" -ne 0 ]; then echo "$router: $failed requests failed" >&2; fi
+        awk -v router="$router" -v rps="$rps" -v ticks="$((after - before))" -v second="$ticks_a_second" -v seconds="$seconds" -v tokens="$tokens" \
+            'BEGIN { print router, rps, ticks / second * 1e9 / (rps * seconds * tokens) }'
+    done
+done >"$scratch/runs"
+awk -v name=big_new_c1 -v peer=dynamo -f "$here/median.awk" -f "$here/cpu_per_token.awk" "$scratch/runs"
