@@ -101,9 +101,13 @@ pub(super) async fn pass(
 ) -> http::Response<Passed> {
     let (mut head, body) = request.into_parts();
     let name = RequestId::put(&mut head.headers);
-    let mut line = app.access_log.begin(app.traces.begin(&name, &head), &name, &head);
+    let mut line = app.access_log.begin(&name, &head);
     let (mut response, place) = match admit(&app, &mut head, line.as_mut()) {
         Ok(place) => {
+            // Who is not let in does not get to say what is traced.
+            if let Some(span) = app.traces.begin(&name, &head) {
+                line.get_or_insert_with(|| Line::unlogged(&name, &head)).trace(span);
+            }
             if let Some(line) = &line {
                 head.extensions.insert(line.facts());
             }

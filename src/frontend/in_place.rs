@@ -65,8 +65,8 @@ impl<F: Future> Future for InPlace<F> {
         bell.task.register(cx.waker());
         for _ in 0..TURNS {
             bell.polling.store(true, SeqCst);
-            // Before the poll, which sees all that those have brought who rang until now.
-            bell.rung.store(false, SeqCst);
+            // A swap, which reads what the last ringer stored: the poll then sees all that was brought before.
+            bell.rung.swap(false, SeqCst);
             let polled = future.as_mut().poll(&mut Context::from_waker(waker));
             bell.polling.store(false, SeqCst);
             if polled.is_ready() || !bell.rung.load(SeqCst) {

@@ -311,6 +311,8 @@ pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(A
                 if !send.tries.after_answer(app, &answer, &worker, head) {
                     return Ok((answer, placed));
                 }
+                // It is over for this worker, however long the next one is looked for.
+                placed.attempt = None;
                 last = Some((answer, placed));
             }
             Err(error) if send.tries.after_error(app, &error, &worker, head) => {}

@@ -355,6 +355,8 @@ async fn try_prefill(
                 if !tries.after_answer(app, &answer, &worker, &head) {
                     break (answer, placed);
                 }
+                // It is over for this worker, however long the next one is looked for.
+                placed.attempt = None;
                 last = Some((answer, placed));
             }
             Err(error) if tries.after_error(app, &error, &worker, &head) => {}
@@ -385,7 +387,7 @@ pub(super) async fn read_whole(app: &App, answer: Answer, placed: Placed) -> Res
     let watch = Prefilling {
         booking,
         _session: session,
-        _attempt: attempt,
+        attempt,
         first_token,
         ticket,
         status,
@@ -429,7 +431,7 @@ fn missing(app: &App, by: Prefiller) -> Prefilled {
 struct Prefilling {
     booking: Booking,
     _session: Option<SessionUse>,
-    _attempt: Option<Part>,
+    attempt: Option<Part>,
     first_token: FirstToken,
     ticket: Option<Ticket>,
     status: StatusCode,
@@ -447,6 +449,9 @@ impl Observer for Prefilling {
     }
 
     fn end(&mut self, end: End) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.over(end);
+        }
         if let Some(ticket) = &mut self.ticket {
             ticket.end(self.status, watch::outcome(end, self.status));
         }

@@ -40,7 +40,7 @@ pub(super) struct InFlight {
     ended: bool,
     /// Until when the answer has to be complete.
     time: Option<Time>,
-    /// What the access log is told, if there is one.
+    /// What the access log is told, and the request's trace, where there is either.
     facts: Option<Arc<Facts>>,
 }
 
@@ -84,7 +84,7 @@ impl InFlight {
         }
     }
 
-    /// Tells the access log, if there is one.
+    /// Tells the access log, and the trace.
     pub(super) fn note(&self, what: impl FnOnce(&Facts)) {
         if let Some(facts) = &self.facts {
             what(facts);
@@ -153,15 +153,7 @@ impl Watch {
         let Placed { booking, probe, session, first_token, ticket, attempt, .. } = placed;
         // What the answer says of its worker is known by now.
         drop(probe);
-        Relayed {
-            watch: self,
-            booking,
-            _session: session,
-            _attempt: attempt,
-            first_token,
-            ticket,
-            usage: None,
-        }
+        Relayed { watch: self, booking, _session: session, attempt, first_token, ticket, usage: None }
     }
 
     /// What the client asked to be told about its own request. Dynamo's `kv_hit_rate` is not among it: it
@@ -190,7 +182,7 @@ pub(super) struct Relayed {
     watch: Watch,
     booking: Booking,
     _session: Option<SessionUse>,
-    _attempt: Option<Part>,
+    attempt: Option<Part>,
     first_token: FirstToken,
     ticket: Option<Ticket>,
     usage: Option<Usage>,
@@ -226,6 +218,9 @@ impl Observer for Relayed {
     }
 
     fn end(&mut self, end: End) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.over(end);
+        }
         let outcome = outcome(end, self.watch.status);
         self.watch.in_flight.end(outcome);
         if let Some(ticket) = &mut self.ticket {

@@ -42,7 +42,7 @@ pub struct ProxyBody<O: Observer> {
     first: Option<Frame<Bytes>>,
     /// Of a cut answer, after its last piece.
     cut: Option<(ProxyError, Pin<Box<Sleep>>)>,
-    /// Something was passed on since the server last had to wait, and so to write.
+    /// Something was passed on since there was last nothing to pass on, which is when a server writes.
     unwritten: bool,
     worker: Uri,
     form: Form,

@@ -14,7 +14,7 @@ use super::{
     connection::{Connection, Unanswered},
     error::{ErrorKind, ProxyError},
     headers::{self, Form},
-    kept::Origin,
+    kept::Destination,
     limits::Time,
     observe::Observer,
     pool::Pool,
@@ -94,7 +94,7 @@ impl Pool {
         to: &Uri,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Upstream>, ProxyError> {
-        let lender = self.kept.lender(Origin::of(to));
+        let lender = self.kept.lender(Destination::of(to));
         loop {
             let kept = lender.take();
             let was_kept = kept.is_some();

@@ -15,12 +15,12 @@ use super::connection::Connection;
 
 /// Where a connection leads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Origin {
+pub(super) struct Destination {
     secure: bool,
     authority: Authority,
 }
 
-impl Origin {
+impl Destination {
     /// That of a URL with a scheme and a host.
     pub(super) fn of(to: &Uri) -> Self {
         let authority = to.authority().cloned();
@@ -38,7 +38,7 @@ pub(super) struct Kept(Arc<Shared>);
 struct Shared {
     /// How long each is kept; `None` is for ever.
     keep_alive: Option<Duration>,
-    /// How many of one origin.
+    /// How many of one destination.
     most: usize,
     kept: Mutex<Lists>,
 }
@@ -46,7 +46,7 @@ struct Shared {
 #[derive(Default)]
 struct Lists {
     /// The longest unused first. No list is empty for longer than a sweep.
-    of: AHashMap<Origin, Vec<(Box<Connection>, Instant)>>,
+    of: AHashMap<Destination, Vec<(Box<Connection>, Instant)>>,
     /// Somebody looks for those that were kept for too long.
     swept: bool,
 }
@@ -55,7 +55,7 @@ struct Lists {
 #[derive(Clone)]
 pub(super) struct Lender {
     kept: Kept,
-    origin: Origin,
+    destination: Destination,
 }
 
 impl Kept {
@@ -63,9 +63,9 @@ impl Kept {
         Self(Arc::new(Shared { keep_alive, most, kept: Mutex::default() }))
     }
 
-    /// Where connections to `origin` belong.
-    pub(super) fn lender(&self, origin: Origin) -> Lender {
-        Lender { kept: self.clone(), origin }
+    /// Where connections to `destination` belong.
+    pub(super) fn lender(&self, destination: Destination) -> Lender {
+        Lender { kept: self.clone(), destination }
     }
 }
 
@@ -73,7 +73,7 @@ impl Lender {
     /// The connection that was used last of those that are still good: the others may be let go.
     pub(super) fn take(&self) -> Option<Box<Connection>> {
         loop {
-            let (mut connection, since) = self.kept.0.kept.lock().of.get_mut(&self.origin)?.pop()?;
+            let (mut connection, since) = self.kept.0.kept.lock().of.get_mut(&self.destination)?.pop()?;
             // Those below it are older still, and the sweep's.
             if self.kept.0.is_over(since, Instant::now()) {
                 return None;
@@ -88,16 +88,14 @@ impl Lender {
     pub(super) fn keep(&self, connection: Box<Connection>) {
         let shared = &self.kept.0;
         let mut kept = shared.kept.lock();
-        let list = kept.of.entry(self.origin.clone()).or_default();
+        let list = kept.of.entry(self.destination.clone()).or_default();
         if list.len() < shared.most {
             list.push((connection, Instant::now()));
         }
-        if let Some(keep_alive) = shared.keep_alive
-            && !std::mem::replace(&mut kept.swept, true)
-        {
+        if !std::mem::replace(&mut kept.swept, true) {
             drop(kept);
             match Handle::try_current() {
-                Ok(runtime) => drop(runtime.spawn(sweep(Arc::downgrade(shared), keep_alive))),
+                Ok(runtime) => drop(runtime.spawn(sweep(Arc::downgrade(shared), shared.keep_alive))),
                 // Dropped outside of it, which a server does not do: the next one has it swept.
                 Err(_) => shared.kept.lock().swept = false,
             }
@@ -111,10 +109,13 @@ impl Shared {
     }
 }
 
+/// How often connections that are kept for ever are looked at: those that their worker has closed have to go.
+const LOOK: Duration = Duration::from_secs(30);
+
 /// Closes what was kept for too long, until nothing is left or the pool is gone.
-async fn sweep(of: Weak<Shared>, keep_alive: Duration) {
+async fn sweep(of: Weak<Shared>, keep_alive: Option<Duration>) {
     // A connection is open for up to one and a half times as long; it is not used any more after once.
-    let pause = (keep_alive / 2).max(Duration::from_millis(10));
+    let pause = keep_alive.map_or(LOOK, |keep_alive| (keep_alive / 2).max(Duration::from_millis(10)));
     loop {
         tokio::time::sleep(pause).await;
         let Some(shared) = of.upgrade() else { return };
@@ -124,6 +125,9 @@ async fn sweep(of: Weak<Shared>, keep_alive: Duration) {
         kept.of.retain(|_, list| {
             let fresh = list.partition_point(|(_, since)| shared.is_over(*since, now));
             over.extend(list.drain(..fresh));
+            if keep_alive.is_none() {
+                list.retain_mut(|(connection, _)| connection.is_free());
+            }
             !list.is_empty()
         });
         kept.swept = !kept.of.is_empty();

@@ -46,7 +46,11 @@ impl Body for Upstream {
             connection.drive(cx);
             polled = Pin::new(&mut this.body).poll_frame(cx);
         }
-        this.over |= matches!(polled, Poll::Ready(None));
+        // Nothing comes after trailers, and whoever has them does not ask.
+        this.over |= match &polled {
+            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
+            polled => matches!(polled, Poll::Ready(None)),
+        };
         polled
     }
 

@@ -14,11 +14,21 @@ mod protobuf;
 #[path = "../rig/mod.rs"]
 mod rig;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
 use http::Method;
-use kvroute::{config::FrontendPlan, fleet::WorkerSpec, frontend::OtlpEndpoint, select::Mode};
+use http_body_util::BodyExt as _;
+use kvroute::{
+    config::FrontendPlan,
+    fleet::WorkerSpec,
+    frontend::{ApiKeys, OtlpEndpoint},
+    select::Mode,
+};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
     collector::{Collector, Span},
@@ -166,6 +176,53 @@ async fn what_fails_says_why() {
     assert!(!refused.failed, "a client's error is none of the server's");
     assert_eq!(refused.attributes["error.type"], "model_not_found");
     assert_eq!((refused.parent.as_str(), refused.trace == TRACE), ("", false), "a trace of its own");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_its_worker_breaks_off_is_a_failure_of_both() {
+    let collector = Collector::start().await;
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let url = format!("http://user:{SECRET}@{}", listener.local_addr().unwrap());
+    let breaking = async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let head =
+                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+            stream.write_all(format!("{head}6\r\ndata: \r\n").as_bytes()).await.unwrap();
+        }
+    };
+    let worker = tokio::spawn(breaking);
+    let breaks = WorkerSpec { id: Some(1), ..WorkerSpec::new(&url, MODEL) };
+    let rig =
+        Rig::start_plan(traced(plan(Mode::RoundRobin, vec![breaks]), collector.endpoint()), Vec::new()).await;
+    let _ = rig
+        .client
+        .open(&format!("{}{CHAT}", rig.public()), &chat("be brief", SECRET))
+        .await
+        .into_body()
+        .collect()
+        .await;
+    let spans = stopped(rig, &collector).await;
+    worker.abort();
+    let (request, attempt) = (only(&spans, &format!("POST {CHAT}")), only(&spans, "POST"));
+    assert!(request.failed && attempt.failed, "{spans:#?}");
+    assert_eq!(request.attributes["kvroute.outcome"], "cut");
+    assert_eq!(attempt.attributes["error.type"], "worker_stream_cut");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_not_let_in_is_not_traced() {
+    let collector = Collector::start().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sk-aaaaaaaaaaaaaaaa\n").unwrap();
+    let worker = Upstream::start(upstream::plain).await;
+    let mut plan = traced(plan(Mode::RoundRobin, vec![worker.worker(1, MODEL)]), collector.endpoint());
+    plan.settings.api_keys = Some(Arc::new(ApiKeys::open(file.path()).unwrap()));
+    let rig = Rig::start_plan(plan, Vec::new()).await;
+    assert_eq!(ask(&rig, true).await.status, 401);
+    assert!(stopped(rig, &collector).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,7 @@ use crate::{
         error::ErrorCode,
         place::Placed,
         request_id::RequestId,
-        traces::{Part, Step, Trace, Whole},
+        traces::{Part, RequestSpan, Step, Trace},
     },
     proxy::Usage,
     slot::{Rank, WorkerId},
@@ -34,7 +34,7 @@ pub(in crate::frontend) struct Line {
     /// Where it goes; nowhere if the request is only traced.
     queue: Option<Arc<Queue>>,
     /// Ends with what the line says.
-    span: Option<Whole>,
+    span: Option<RequestSpan>,
     began: Instant,
     facts: Arc<Facts>,
     /// Of the answer; it is over once the last byte of the body is out.
@@ -43,6 +43,7 @@ pub(in crate::frontend) struct Line {
 }
 
 /// What inner parts of the frontend learn of a request. Each is noted once, or the last time counts.
+#[derive(Default)]
 pub(in crate::frontend) struct Facts {
     known: Mutex<Known>,
     trace: Option<Trace>,
@@ -102,19 +103,14 @@ pub(in crate::frontend) struct Written {
 }
 
 impl Line {
-    pub(super) fn begin(
-        queue: Option<Arc<Queue>>,
-        span: Option<Whole>,
-        name: &RequestId,
-        head: &Parts,
-    ) -> Self {
+    pub(super) fn begin(queue: Option<Arc<Queue>>, name: &RequestId, head: &Parts) -> Self {
         let mut time = String::new();
         // Writing to a string does not fail.
         let _ = SystemTime.format_time(&mut Writer::new(&mut time));
         let written = Written {
             time,
             request_id: name.as_str().to_owned(),
-            trace_id: span.as_ref().map(Whole::id).or_else(|| trace_id(&head.headers).map(str::to_owned)),
+            trace_id: trace_id(&head.headers).map(str::to_owned),
             key: None,
             method: head.method.as_str().chars().take(LONGEST).collect(),
             path: head.uri.path().chars().take(LONGEST).collect(),
@@ -136,9 +132,19 @@ impl Line {
             first_byte_ms: None,
             duration_ms: 0.0,
         };
-        let trace = span.as_ref().map(Whole::trace);
-        let facts = Arc::new(Facts { known: Mutex::default(), trace });
-        Self { queue, span, began: Instant::now(), facts, over: false, written }
+        Self { queue, span: None, began: Instant::now(), facts: Arc::default(), over: false, written }
+    }
+
+    /// That of a request which is traced and not logged.
+    pub(in crate::frontend) fn unlogged(name: &RequestId, head: &Parts) -> Self {
+        Self::begin(None, name, head)
+    }
+
+    /// The request is traced: the span ends with what the line says. To be called before others have the facts.
+    pub(in crate::frontend) fn trace(&mut self, span: RequestSpan) {
+        self.written.trace_id = Some(span.id());
+        self.facts = Arc::new(Facts { known: Mutex::default(), trace: Some(span.trace()) });
+        self.span = Some(span);
     }
 
     /// Where others note what they learn.

@@ -19,7 +19,7 @@ use thiserror::Error;
 use tracing::info;
 
 use self::writer::{LIMITS, Queue, Writer};
-use super::{log_queue, request_id::RequestId, traces::Whole};
+use super::{log_queue, request_id::RequestId};
 
 pub(super) use line::{Facts, Line, Written};
 pub use settings::AccessLogTarget;
@@ -53,10 +53,9 @@ impl AccessLog {
         Ok(Self(Some(Arc::new(queue))))
     }
 
-    /// The line of a request that begins, whose span it ends; none where it is neither logged nor traced.
-    pub(super) fn begin(&self, span: Option<Whole>, name: &RequestId, head: &Parts) -> Option<Line> {
-        let queue = self.0.clone();
-        (queue.is_some() || span.is_some()).then(|| Line::begin(queue, span, name, head))
+    /// The line of a request that begins; none without a log.
+    pub(super) fn begin(&self, name: &RequestId, head: &Parts) -> Option<Line> {
+        self.0.as_ref().map(|queue| Line::begin(Some(Arc::clone(queue)), name, head))
     }
 
     /// Waits until all lines are written, for a while; whether they are.

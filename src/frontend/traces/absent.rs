@@ -8,7 +8,7 @@ use super::{OtlpEndpoint, Step, TracesError};
 use crate::{
     frontend::{access_log::Written, place::Placed, request_id::RequestId},
     metrics::Page,
-    proxy::ProxyError,
+    proxy::{End, ProxyError},
 };
 
 /// There are none.
@@ -20,7 +20,7 @@ pub(in crate::frontend) struct Traces(());
 pub(in crate::frontend) struct Trace(Infallible);
 
 /// Nor a span of its own.
-pub(in crate::frontend) struct Whole(Infallible);
+pub(in crate::frontend) struct RequestSpan(Infallible);
 
 /// Nor one of a part of it.
 pub(in crate::frontend) struct Part(Infallible);
@@ -30,7 +30,7 @@ impl Traces {
         Err(TracesError::NotBuilt)
     }
 
-    pub(in crate::frontend) fn begin(&self, _: &RequestId, _: &Parts) -> Option<Whole> {
+    pub(in crate::frontend) fn begin(&self, _: &RequestId, _: &Parts) -> Option<RequestSpan> {
         None
     }
 
@@ -43,7 +43,7 @@ impl Traces {
     }
 }
 
-impl Whole {
+impl RequestSpan {
     pub(in crate::frontend) fn id(&self) -> String {
         match self.0 {}
     }
@@ -81,6 +81,10 @@ impl Part {
     }
 
     pub(in crate::frontend) fn answered(&mut self, _: StatusCode) {
+        match self.0 {}
+    }
+
+    pub(in crate::frontend) fn over(self, _: End) {
         match self.0 {}
     }
 

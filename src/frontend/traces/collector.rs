@@ -16,8 +16,8 @@ use tracing::{info, warn};
 
 use crate::proxy::Caller;
 
-/// For how long a collector is waited for, whatever the SDK's own limit.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// For how long a collector is waited for: OTLP's own default.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends batches. The SDK waits for them on a thread of its own, which has no runtime.
 #[derive(Debug)]
@@ -89,7 +89,8 @@ impl Exports {
                 if !self.failing.swap(true, Relaxed) {
                     warn!(
                         problem,
-                        "the collector does not take traces: they are lost until it does, and requests are served all the same"
+                        "the collector does not take traces: they are lost until it does, and requests are served all the same; \
+                         --otlp-endpoint has to be the base URL of a receiver of OTLP over HTTP"
                     );
                 }
             }

@@ -29,7 +29,7 @@ use super::{access_log::Facts, error::ApiError, place::Placed};
 use crate::metrics::Page;
 
 pub use endpoint::OtlpEndpoint;
-pub(super) use sdk::{Part, Trace, Traces, Whole};
+pub(super) use sdk::{Part, RequestSpan, Trace, Traces};
 
 /// Traces that cannot be begun.
 #[derive(Debug, Error)]

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, Method, StatusCode, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, request::Parts};
 use opentelemetry::{
     Context, Key, KeyValue,
     propagation::TextMapPropagator as _,
@@ -16,7 +16,7 @@ use opentelemetry::{
     },
 };
 use opentelemetry_http::{HeaderExtractor, HeaderInjector};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_otlp::{RetryPolicy, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::{
     Resource,
     propagation::TraceContextPropagator,
@@ -31,7 +31,7 @@ use super::{
 use crate::{
     frontend::{access_log::Written, place::Placed, request_id::RequestId},
     metrics::Page,
-    proxy::ProxyError,
+    proxy::{End, ProxyError},
 };
 
 /// For how long a stop waits for the collector.
@@ -51,7 +51,7 @@ struct Sending {
 }
 
 /// A request's own span, which ends last.
-pub(in crate::frontend) struct Whole {
+pub(in crate::frontend) struct RequestSpan {
     began: SystemTime,
     span: Span,
     trace: Trace,
@@ -80,6 +80,8 @@ impl Traces {
             .with_http()
             .with_http_client(Collector::new(endpoint.base(), Arc::clone(&exports)))
             .with_endpoint(endpoint.traces())
+            // What is sent once is counted once; the next batch finds out whether the collector is back.
+            .with_retry_policy(RetryPolicy::disabled())
             .build()
             .map_err(|error| TracesError::Exporter {
                 endpoint: endpoint.clone(),
@@ -93,7 +95,7 @@ impl Traces {
     }
 
     /// The span of a request that begins; none for those without a body, which are answered at once and often asked.
-    pub(in crate::frontend) fn begin(&self, name: &RequestId, head: &Parts) -> Option<Whole> {
+    pub(in crate::frontend) fn begin(&self, name: &RequestId, head: &Parts) -> Option<RequestSpan> {
         let Sending { tracer, .. } = self.0.as_ref().filter(|_| head.method == Method::POST)?;
         let path = head.uri.path();
         let route = ROUTES.contains(&path).then_some(path);
@@ -113,12 +115,16 @@ impl Traces {
                 .with_attributes(attributes.into_iter().flatten());
         let span = tracer.build_with_context(builder, &parent);
         let below = Context::new().with_remote_span_context(local(span.span_context()));
-        Some(Whole { began, span, trace: Trace { tracer: tracer.clone(), below } })
+        Some(RequestSpan { began, span, trace: Trace { tracer: tracer.clone(), below } })
     }
 
     /// Sends what has ended, for a while; whether all of it went out.
     pub(in crate::frontend) fn flush(&self) -> bool {
-        self.0.as_ref().is_none_or(|sending| sending.provider.shutdown_with_timeout(FLUSH).is_ok())
+        // The SDK says nothing of a last batch that did not arrive.
+        let sent = |sending: &Sending| {
+            sending.provider.shutdown_with_timeout(FLUSH).is_ok() && !sending.exports.counts().1
+        };
+        self.0.as_ref().is_none_or(sent)
     }
 
     /// Writes the numbers; all are 0 without a collector.
@@ -140,11 +146,21 @@ impl Trace {
         let port = url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 });
         let attributes = [
             KeyValue::new("http.request.method", "POST"),
-            KeyValue::new("server.address", url.host().unwrap_or_default().to_owned()),
+            KeyValue::new(
+                "server.address",
+                url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
+            ),
             KeyValue::new("server.port", i64::from(port)),
             KeyValue::new(
                 "url.full",
-                format!("{}{}", url.to_string().trim_end_matches('/'), clipped(head.uri.path())),
+                // Of the authority nothing but the host: a user and a password may stand before it.
+                format!(
+                    "{}://{}:{port}{}{}",
+                    url.scheme_str().unwrap_or("http"),
+                    url.host().unwrap_or_default(),
+                    url.path().trim_end_matches('/'),
+                    clipped(head.uri.path())
+                ),
             ),
         ];
         let attributes = attributes.into_iter().chain(chosen(placed));
@@ -156,7 +172,7 @@ impl Trace {
     }
 }
 
-impl Whole {
+impl RequestSpan {
     /// The trace's number, as it is in `traceparent`.
     pub(in crate::frontend) fn id(&self) -> String {
         self.span.span_context().trace_id().to_string()
@@ -217,13 +233,31 @@ impl Part {
     pub(in crate::frontend) fn carry(&self, headers: &mut HeaderMap) {
         let context = Context::new().with_remote_span_context(self.span.span_context().clone());
         TraceContextPropagator::new().inject_context(&context, &mut HeaderInjector(headers));
+        // The propagator writes the state of a trace that has none, too.
+        if headers.get("tracestate").is_some_and(HeaderValue::is_empty) {
+            headers.remove("tracestate");
+        }
     }
 
     /// The worker answers. The span goes on until the answer is over.
     pub(in crate::frontend) fn answered(&mut self, status: StatusCode) {
         self.span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
         if status.is_client_error() || status.is_server_error() {
+            self.span.set_attribute(KeyValue::new("error.type", status.as_str().to_owned()));
             self.span.set_status(Status::error(status.to_string()));
+        }
+    }
+
+    /// The answer is over.
+    pub(in crate::frontend) fn over(mut self, end: End) {
+        let why = match end {
+            End::Complete => return,
+            End::Cut(kind) => kind.name(),
+            End::Dropped => "cancelled",
+        };
+        self.span.set_attribute(KeyValue::new("error.type", why));
+        if end != End::Dropped {
+            self.span.set_status(Status::error(why));
         }
     }
 
@@ -234,15 +268,18 @@ impl Part {
     }
 }
 
-/// What the collector is told of this process: what the environment says, and a name if that says none.
+/// What the collector is told of this process: what the environment says, and a name and a version if that says none.
 fn resource() -> Resource {
-    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-    let given = Resource::builder().with_attribute(version.clone()).build();
-    let name = given.get(&Key::from_static_str("service.name"));
-    if name.is_some_and(|name| !name.as_str().starts_with("unknown_service")) {
-        return given;
+    let given = Resource::builder().build();
+    let has = |name: &'static str| given.get(&Key::from_static_str(name));
+    let mut resource = Resource::builder();
+    if has("service.version").is_none() {
+        resource = resource.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     }
-    Resource::builder().with_attribute(version).with_service_name("kvroute").build()
+    if has("service.name").is_none_or(|name| name.as_str().starts_with("unknown_service")) {
+        resource = resource.with_service_name("kvroute");
+    }
+    resource.build()
 }
 
 /// Which worker it is, and which of its ranks.
