@@ -9,11 +9,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Uri, uri::PathAndQuery};
+use http::{Request, Response, Uri};
 use opentelemetry_http::{HttpClient, HttpError};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
+use super::endpoint::TRACES;
 use crate::proxy::Caller;
 
 /// For how long a collector is waited for: OTLP's own default.
@@ -44,15 +45,9 @@ impl Collector {
 
     async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
         let (mut head, body) = request.into_parts();
-        // The caller puts what it sends below the base, and the SDK has the whole of it.
-        let path = head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-        head.uri = Uri::from(path);
-        let base = Uri::builder()
-            .scheme(self.base.scheme_str().unwrap_or("http"))
-            .authority(self.base.authority().map_or("", |authority| authority.as_str()))
-            .path_and_query("/")
-            .build()
-            .map_err(|error| error.to_string())?;
+        // The SDK has the whole URL there; the caller puts what it sends below the base by itself.
+        head.uri = Uri::from_static(TRACES);
+        let base = self.base.clone();
         let caller = self.caller.clone();
         let asked = self.runtime.spawn(async move { caller.exchange(&base, &head, body).await });
         let reply = asked.await.map_err(|error| error.to_string())??;

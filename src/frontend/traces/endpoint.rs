@@ -10,6 +10,9 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OtlpEndpoint(Uri);
 
+/// What a receiver of traces is called below it.
+pub(super) const TRACES: &str = "/v1/traces";
+
 /// A URL that is none of a collector.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
@@ -18,7 +21,7 @@ pub struct OtlpEndpoint(Uri);
 pub struct NotAnEndpoint(String);
 
 impl OtlpEndpoint {
-    /// The scheme and the host.
+    /// The URL without what is below it.
     #[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "for the SDK"))]
     pub(super) const fn base(&self) -> &Uri {
         &self.0
@@ -27,7 +30,7 @@ impl OtlpEndpoint {
     /// Where traces go, in full.
     #[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "for the SDK"))]
     pub(super) fn traces(&self) -> String {
-        format!("{}/v1/traces", self.0.to_string().trim_end_matches('/'))
+        format!("{self}{TRACES}")
     }
 }
 

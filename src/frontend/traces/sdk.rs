@@ -11,8 +11,7 @@ use opentelemetry::{
     Context, Key, KeyValue,
     propagation::TextMapPropagator as _,
     trace::{
-        Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _,
-        TracerProvider as _,
+        Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, Tracer as _, TracerProvider as _,
     },
 };
 use opentelemetry_http::{HeaderExtractor, HeaderInjector};
@@ -114,7 +113,7 @@ impl Traces {
                 .with_start_time(began)
                 .with_attributes(attributes.into_iter().flatten());
         let span = tracer.build_with_context(builder, &parent);
-        let below = Context::new().with_remote_span_context(local(span.span_context()));
+        let below = Context::new().with_remote_span_context(span.span_context().clone());
         Some(RequestSpan { began, span, trace: Trace { tracer: tracer.clone(), below } })
     }
 
@@ -271,12 +270,12 @@ impl Part {
 /// What the collector is told of this process: what the environment says, and a name and a version if that says none.
 fn resource() -> Resource {
     let given = Resource::builder().build();
-    let has = |name: &'static str| given.get(&Key::from_static_str(name));
+    let said = |name: &'static str| given.get(&Key::from_static_str(name));
     let mut resource = Resource::builder();
-    if has("service.version").is_none() {
+    if said("service.version").is_none() {
         resource = resource.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     }
-    if has("service.name").is_none_or(|name| name.as_str().starts_with("unknown_service")) {
+    if said("service.name").is_none_or(|name| name.as_str().starts_with("unknown_service")) {
         resource = resource.with_service_name("kvroute");
     }
     resource.build()
@@ -287,11 +286,6 @@ fn chosen(placed: &Placed) -> [KeyValue; 2] {
     let (worker, rank) = (placed.choice.worker, placed.choice.rank);
     // Worker ids have 64 bits, and numbers of attributes a sign.
     [KeyValue::new("kvroute.worker", worker.0.to_string()), KeyValue::new("kvroute.rank", i64::from(rank.0))]
-}
-
-/// A span of this process as the parent of another.
-fn local(of: &SpanContext) -> SpanContext {
-    SpanContext::new(of.trace_id(), of.span_id(), of.trace_flags(), false, of.trace_state().clone())
 }
 
 /// Clients choose paths.
