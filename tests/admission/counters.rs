@@ -1,6 +1,7 @@
 //! All that is booked comes back, whatever happens in between.
 
 use super::*;
+use crate::cases::cases;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -66,6 +67,8 @@ fn expected_work(slot: Slot, bookings: &[(Booking, Expected)]) -> u64 {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn counters_follow_the_bookings_and_end_at_zero(steps in prop::collection::vec(any_step(), 0..80)) {
         let loads = Loads::new();

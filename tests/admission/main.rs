@@ -3,11 +3,14 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::disallowed_methods,
     missing_docs,
-    reason = "a failed expectation is how a test reports"
+    reason = "a failed expectation is how a test reports, and tests may read the environment"
 )]
 
 mod bookings;
+#[path = "../cases/mod.rs"]
+mod cases;
 mod choices;
 mod counters;
 mod seconds;

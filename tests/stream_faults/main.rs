@@ -10,237 +10,26 @@
 )]
 #![cfg(feature = "server")]
 
+mod publisher;
+mod recorder;
+
 use std::{
-    sync::{
-        Arc,
-        mpsc::{self, Sender},
-    },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
 use kvroute::{
     fleet::StreamState,
-    ingest::{Contexts, Endpoint, Feed, Note, Pace, Purpose, Sink, Stream, StreamSettings, Taken},
+    ingest::{Contexts, Endpoint, Feed, Note, Purpose, Stream, StreamSettings},
 };
-use parking_lot::Mutex;
+
+use crate::{
+    publisher::{Order, Publisher, Replies},
+    recorder::Recorder,
+};
 
 /// How long anything may take before a test gives up. Nothing here takes nearly as long unless it is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// What a stream has told its sink.
-#[derive(Default)]
-struct Seen {
-    applied: Vec<(u64, Vec<u8>)>,
-    state: Option<StreamState>,
-    states: Vec<StreamState>,
-    clears: u32,
-    notes: Vec<Note>,
-}
-
-#[derive(Clone, Default)]
-struct Recorder {
-    seen: Arc<Mutex<Seen>>,
-    /// While set, the sink takes nothing and waits.
-    blocked: Arc<std::sync::atomic::AtomicBool>,
-}
-
-impl Recorder {
-    /// Waits until `holds`.
-    fn wait(&self, what: &str, holds: impl Fn(&Seen) -> bool) {
-        let until = Instant::now() + PATIENCE;
-        while !holds(&self.seen.lock()) {
-            assert!(Instant::now() < until, "never: {what}; {}", self.describe());
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn wait_state(&self, state: StreamState) {
-        self.wait(state.name(), |seen| seen.state == Some(state));
-    }
-
-    fn describe(&self) -> String {
-        let seen = self.seen.lock();
-        let applied: Vec<_> = seen.applied.iter().map(|&(sequence, _)| sequence).collect();
-        format!(
-            "applied {applied:?}, states {:?}, clears {}, notes {:?}",
-            seen.states, seen.clears, seen.notes
-        )
-    }
-
-    /// The numbers applied since the last clear.
-    fn sequences(&self) -> Vec<u64> {
-        self.seen.lock().applied.iter().map(|&(sequence, _)| sequence).collect()
-    }
-
-    fn count(&self, note: Note) -> usize {
-        self.seen.lock().notes.iter().filter(|&&seen| seen == note).count()
-    }
-}
-
-impl Sink for Recorder {
-    fn apply(&mut self, sequence: u64, payload: &[u8], _pace: Pace, stopped: &dyn Fn() -> bool) -> Taken {
-        while self.blocked.load(std::sync::atomic::Ordering::Relaxed) && !stopped() {
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.seen.lock().applied.push((sequence, payload.to_vec()));
-        Taken::Taken
-    }
-
-    fn clear(&mut self) {
-        let mut seen = self.seen.lock();
-        seen.applied.clear();
-        seen.clears += 1;
-        seen.state = Some(StreamState::Unproven);
-    }
-
-    fn publish(&mut self, state: StreamState) {
-        let mut seen = self.seen.lock();
-        seen.state = Some(state);
-        seen.states.push(state);
-    }
-
-    fn note(&mut self, note: Note) {
-        self.seen.lock().notes.push(note);
-    }
-}
-
-/// How a publisher answers replays.
-#[derive(Clone, Copy, PartialEq)]
-enum Replies {
-    /// `["", sequence, payload]`
-    Three,
-    /// `["", topic, sequence, payload]`
-    Four,
-    Never,
-}
-
-enum Order {
-    /// Publishes the next batch, or only remembers it.
-    Publish { lost: bool },
-    /// Sends these frames as they are.
-    Raw(Vec<Vec<u8>>),
-}
-
-/// An engine's publisher on its own thread. Dropping it closes its sockets, as a killed process does.
-struct Publisher {
-    orders: Option<Sender<Order>>,
-    thread: Option<JoinHandle<()>>,
-    events: String,
-    replay: String,
-}
-
-impl Publisher {
-    /// `name` is in every payload, as an engine's clock is. Addresses may end in `:*`.
-    fn start(name: &str, events: &Endpoint, replay: &str, replies: Replies) -> Self {
-        let context = zmq::Context::new();
-        let socket = context.socket(zmq::PUB).unwrap();
-        socket.set_linger(0).unwrap();
-        match events.mode {
-            // The address is given from the router's side.
-            kvroute::ingest::EndpointMode::Connect => bind(&socket, &events.address),
-            kvroute::ingest::EndpointMode::Bind => socket.connect(&events.address).unwrap(),
-        }
-        let router = context.socket(zmq::ROUTER).unwrap();
-        router.set_linger(0).unwrap();
-        bind(&router, replay);
-        let events = socket.get_last_endpoint().unwrap().unwrap();
-        let replay = router.get_last_endpoint().unwrap().unwrap();
-        let (orders, inbox) = mpsc::channel();
-        let name = name.to_owned();
-        let thread = thread::spawn(move || {
-            let mut said: Vec<Vec<u8>> = Vec::new();
-            loop {
-                match inbox.recv_timeout(Duration::from_millis(2)) {
-                    Ok(Order::Publish { lost }) => {
-                        let payload = format!("{name} {}", said.len()).into_bytes();
-                        if !lost {
-                            let sequence = (said.len() as u64).to_be_bytes().to_vec();
-                            socket.send_multipart([b"kv".to_vec(), sequence, payload.clone()], 0).unwrap();
-                        }
-                        said.push(payload);
-                    }
-                    Ok(Order::Raw(frames)) => socket.send_multipart(frames, 0).unwrap(),
-                    Err(mpsc::RecvTimeoutError::Timeout) => {}
-                    Err(mpsc::RecvTimeoutError::Disconnected) => return,
-                }
-                while let Ok(request) = router.recv_multipart(zmq::DONTWAIT) {
-                    answer(&router, &request, &said, replies);
-                }
-            }
-        });
-        Self { orders: Some(orders), thread: Some(thread), events, replay }
-    }
-
-    /// A publisher on ports of its own choice.
-    fn anywhere(replies: Replies) -> Self {
-        Self::start("a", &Endpoint::connect("tcp://127.0.0.1:*"), "tcp://127.0.0.1:*", replies)
-    }
-
-    /// The next engine on the ports of one that was killed.
-    fn again(name: &str, events: &str, replay: &str) -> Self {
-        Self::start(name, &Endpoint::connect(events), replay, Replies::Four)
-    }
-
-    fn order(&self, order: Order) {
-        self.orders.as_ref().unwrap().send(order).unwrap();
-    }
-
-    fn publish(&self, count: usize) {
-        (0..count).for_each(|_| self.order(Order::Publish { lost: false }));
-    }
-
-    fn lose(&self, count: usize) {
-        (0..count).for_each(|_| self.order(Order::Publish { lost: true }));
-    }
-
-    fn feed(&self) -> Feed {
-        feed(&self.events).with_replay(&self.replay)
-    }
-
-    /// Closes the sockets and returns their addresses.
-    fn kill(self) -> (String, String) {
-        (self.events.clone(), self.replay.clone())
-    }
-}
-
-impl Drop for Publisher {
-    fn drop(&mut self) {
-        self.orders = None;
-        self.thread.take().unwrap().join().unwrap();
-    }
-}
-
-/// Binds, waiting for a predecessor's socket to be gone.
-fn bind(socket: &zmq::Socket, address: &str) {
-    let until = Instant::now() + PATIENCE;
-    while let Err(error) = socket.bind(address) {
-        assert!(Instant::now() < until, "{address}: {error}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn answer(router: &zmq::Socket, request: &[Vec<u8>], said: &[Vec<u8>], replies: Replies) {
-    let [client, empty, from] = request else { return };
-    assert!(empty.is_empty());
-    let from = u64::from_be_bytes(from[..].try_into().unwrap());
-    let reply = |sequence: [u8; 8], payload: &[u8]| {
-        let mut frames = vec![client.clone(), Vec::new()];
-        if replies == Replies::Four {
-            frames.push(b"kv".to_vec());
-        }
-        frames.extend([sequence.to_vec(), payload.to_vec()]);
-        router.send_multipart(frames, 0).unwrap();
-    };
-    if replies == Replies::Never {
-        return;
-    }
-    for (sequence, payload) in said.iter().enumerate().skip(usize::try_from(from).unwrap()) {
-        reply((sequence as u64).to_be_bytes(), payload);
-    }
-    reply([0xff; 8], &[]);
-}
-
 fn feed(address: &str) -> Feed {
     let mut feed = Feed::new(Endpoint::connect(address));
     feed.settings =
