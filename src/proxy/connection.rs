@@ -76,6 +76,15 @@ impl Connection {
         self.drive(&mut Context::from_waker(Waker::noop()));
         self.driver.is_some() && self.sender.is_ready()
     }
+
+    /// Closes it between two requests, as far as that can be without waiting. Over TLS a worker that hears nothing before its
+    /// connection ends has to take it for cut off.
+    pub(super) fn close(self) {
+        let Self { sender, mut driver } = self;
+        // That no request can come any more is what ends it.
+        drop(sender);
+        drive(&mut driver, &mut Context::from_waker(Waker::noop()));
+    }
 }
 
 /// Errors of a connection that has ended come out where something is waited for: an answer, or a piece of its body.

@@ -27,7 +27,7 @@ use crate::tls::ClientTls;
 pub(super) struct Connector {
     tcp: HttpConnector,
     tls: ClientTls,
-    /// For the handshake alone.
+    /// For a TCP connection, the name's address included, and again for the handshake.
     patience: Option<Duration>,
 }
 
@@ -49,21 +49,32 @@ impl Connector {
     /// # Errors
     /// What the system says, within as many wrappers as it takes; [`HandshakeError`] where there is a connection and no secure one.
     pub(super) async fn connect(&self, to: &Uri) -> Result<Link, BoxError> {
-        // Its readiness is a formality: it asks the system for addresses, for as many callers as come.
-        let tcp = self.tcp.clone().call(to.clone()).await?.into_inner();
+        // Its readiness is a formality: it asks the system for addresses, for as many callers as come. Its own limit begins when it
+        // has them.
+        let connecting = self.tcp.clone().call(to.clone());
+        let tcp = within(self.patience, "no TCP connection", connecting).await??.into_inner();
         if to.scheme_str() != Some("https") {
             return Ok(Link::Plain(tcp));
         }
         let host = to.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let shaking = handshake(tcp, host, &self.tls);
-        let shaken = match self.patience {
-            None => shaking.await?,
-            // Told apart by its kind, as a connection that takes too long is.
-            Some(patience) => time::timeout(patience, shaking)
-                .await
-                .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no end of the TLS handshake"))??,
-        };
+        let shaken = within(self.patience, "no end of the TLS handshake", shaking).await??;
         Ok(Link::Secure(Box::new(shaken)))
+    }
+}
+
+/// What comes of `doing`, unless it takes too long: an error that is told apart by its kind, as the connector's own is.
+async fn within<T>(
+    patience: Option<Duration>,
+    without: &'static str,
+    doing: impl Future<Output = T>,
+) -> io::Result<T> {
+    match patience {
+        None => Ok(doing.await),
+        Some(patience) => {
+            let done = time::timeout(patience, doing).await;
+            done.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, without))
+        }
     }
 }
 

@@ -189,12 +189,16 @@ fn target(base: &Uri, head: &request::Parts) -> Result<Uri, ProxyError> {
     target.map_err(|error| ProxyError::new(ErrorKind::Request, base, error))
 }
 
+/// The port of a URL that names none.
+pub(crate) fn usual_port(of: &Uri) -> u16 {
+    if of.scheme_str() == Some("https") { 443 } else { 80 }
+}
+
 /// The name of the host that a request is for, with its port where that is not the scheme's own (RFC 9110 §7.2).
 fn host(to: &Uri) -> Result<HeaderValue, ProxyError> {
-    let usual = if to.scheme_str() == Some("https") { 443 } else { 80 };
     let host = to.host().unwrap_or_default();
     let value = match to.port_u16() {
-        Some(port) if port != usual => HeaderValue::try_from(format!("{host}:{port}")),
+        Some(port) if port != usual_port(to) => HeaderValue::try_from(format!("{host}:{port}")),
         _ => HeaderValue::try_from(host),
     };
     value.map_err(|error| ProxyError::new(ErrorKind::Upstream, to, error))

@@ -4,7 +4,9 @@
 //! `authorization`, unless the pool has one of its own for workers. What does not:
 //!
 //! * Fields of one connection only (RFC 9110 §7.6.1): `connection` and whatever it names, `keep-alive`, `te`,
-//!   `transfer-encoding`, `upgrade`, and everything that begins with `proxy-`.
+//!   `transfer-encoding`, `upgrade`, and everything that begins with `proxy-` but `proxy-status`, which is for whoever
+//!   reads the answer (RFC 9209).
+//! * From the response: `content-length` beside `transfer-encoding`.
 //! * From the request: `host` and `content-length`, which the HTTP client sets for the worker's address and the body
 //!   at hand; `expect`, since the body is here already; `trailer`, since the body is sent without; and
 //!   `accept-encoding`, since a compressed answer could not be observed, and a link to a worker is not worth the
@@ -32,7 +34,12 @@ pub(super) fn to_worker(client: &HeaderMap, version: Version) -> HeaderMap {
 
 /// The headers of a client's response, made from those of the worker's.
 pub(super) fn to_client(worker: &HeaderMap) -> HeaderMap {
-    end_to_end(worker)
+    let mut headers = end_to_end(worker);
+    // Where both are, the length is wrong (RFC 9112 §6.3), and the body is passed on in chunks of our own: cut to it, it would look whole.
+    if worker.contains_key(header::TRANSFER_ENCODING) {
+        remove(&mut headers, header::CONTENT_LENGTH);
+    }
+    headers
 }
 
 /// How a body can be read in passing.
@@ -83,7 +90,9 @@ fn end_to_end(headers: &HeaderMap) -> HeaderMap {
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     const NAMES: [HeaderName; 4] =
         [header::CONNECTION, header::TE, header::TRANSFER_ENCODING, header::UPGRADE];
-    NAMES.contains(name) || name == "keep-alive" || name.as_str().starts_with("proxy-")
+    NAMES.contains(name)
+        || name == "keep-alive"
+        || (name.as_str().starts_with("proxy-") && name != "proxy-status")
 }
 
 fn remove(headers: &mut HeaderMap, name: HeaderName) {
@@ -153,8 +162,14 @@ mod tests {
             ("trailer", "x-sum"),
             ("connection", "close"),
             ("proxy-authenticate", "Basic"),
+            ("proxy-status", "edge; error=http_protocol_error"),
         ]);
-        assert_eq!(to_client(&worker), headers(&[("content-length", "7"), ("trailer", "x-sum")]));
+        let kept = [
+            ("content-length", "7"),
+            ("trailer", "x-sum"),
+            ("proxy-status", "edge; error=http_protocol_error"),
+        ];
+        assert_eq!(to_client(&worker), headers(&kept));
     }
 
     #[test]

@@ -76,6 +76,7 @@ impl Lender {
             let (mut connection, since) = self.kept.0.kept.lock().of.get_mut(&self.destination)?.pop()?;
             // Those below it are older still, and the sweep's.
             if self.kept.0.is_over(since, Instant::now()) {
+                connection.close();
                 return None;
             }
             if connection.is_free() {
@@ -89,11 +90,18 @@ impl Lender {
         let shared = &self.kept.0;
         let mut kept = shared.kept.lock();
         let list = kept.of.entry(self.destination.clone()).or_default();
-        if list.len() < shared.most {
+        let surplus = if list.len() < shared.most {
             list.push((connection, Instant::now()));
+            None
+        } else {
+            Some(connection)
+        };
+        let swept = std::mem::replace(&mut kept.swept, true);
+        drop(kept);
+        if let Some(surplus) = surplus {
+            surplus.close();
         }
-        if !std::mem::replace(&mut kept.swept, true) {
-            drop(kept);
+        if !swept {
             match Handle::try_current() {
                 Ok(runtime) => drop(runtime.spawn(sweep(Arc::downgrade(shared), shared.keep_alive))),
                 // Dropped outside of it, which a server does not do: the next one has it swept.
@@ -106,6 +114,14 @@ impl Lender {
 impl Shared {
     fn is_over(&self, since: Instant, now: Instant) -> bool {
         self.keep_alive.is_some_and(|keep_alive| now.duration_since(since) >= keep_alive)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for (connection, _) in self.kept.get_mut().of.drain().flat_map(|(_, list)| list) {
+            connection.close();
+        }
     }
 }
 
@@ -133,8 +149,8 @@ async fn sweep(of: Weak<Shared>, keep_alive: Option<Duration>) {
         kept.swept = !kept.of.is_empty();
         let swept = kept.swept;
         drop(kept);
-        // Closing takes a system call each.
-        drop(over);
+        // Closing takes a system call or two each.
+        over.into_iter().for_each(|(connection, _)| connection.close());
         if !swept {
             return;
         }

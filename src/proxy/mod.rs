@@ -41,6 +41,8 @@ pub use body::ProxyBody;
 pub(crate) use caller::Caller;
 pub use error::{ErrorKind, Origin, ProxyError, Retry};
 pub use forward::Answer;
+#[cfg(feature = "otel")]
+pub(crate) use forward::usual_port;
 pub(crate) use limits::Time;
 pub use observe::{End, Observer, Usage};
 pub use pool::{Pool, PoolSettings};

@@ -1,6 +1,6 @@
 //! Workers behind https, and those that want to know who calls.
 
-use std::{fs, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fs, io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 
 use kvroute::{
     fleet::WorkerSpec,
@@ -34,6 +34,8 @@ struct Terminated {
     address: SocketAddr,
     /// The certificates that callers showed.
     callers: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// Of connections that are over, whether they were closed rather than cut off.
+    closed: Arc<Mutex<Vec<bool>>>,
     server: AbortHandle,
 }
 
@@ -59,21 +61,23 @@ impl Terminated {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let callers = Arc::<Mutex<Vec<Vec<u8>>>>::default();
-        let (behind, seen) = (engine.http_addr(), Arc::clone(&callers));
+        let closed = Arc::<Mutex<Vec<bool>>>::default();
+        let (behind, seen, ends) = (engine.http_addr(), Arc::clone(&callers), Arc::clone(&closed));
         let server = tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
-                let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+                let (acceptor, seen, ends) = (acceptor.clone(), Arc::clone(&seen), Arc::clone(&ends));
                 tokio::spawn(async move {
                     let Ok(mut tls) = acceptor.accept(tcp).await else { return };
                     if let Some([first, ..]) = tls.get_ref().1.peer_certificates() {
                         seen.lock().push(first.to_vec());
                     }
                     let mut plain = TcpStream::connect(behind).await.unwrap();
-                    let _ = tokio::io::copy_bidirectional(&mut tls, &mut plain).await;
+                    let copied = tokio::io::copy_bidirectional(&mut tls, &mut plain).await;
+                    ends.lock().push(!copied.is_err_and(|error| error.kind() == ErrorKind::UnexpectedEof));
                 });
             }
         });
-        Self { engine, address, callers, server: server.abort_handle() }
+        Self { engine, address, callers, closed, server: server.abort_handle() }
     }
 
     fn worker(&self, id: u64) -> WorkerSpec {
@@ -110,6 +114,21 @@ async fn a_worker_is_reached_over_https_and_its_events_as_ever() {
     let streamed = rig.post("/v1/completions", &stream_of("once upon a time", 8)).await;
     assert!(streamed.text.ends_with("data: [DONE]\n\n"), "{}", streamed.text);
     rig.wait_for_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_nobody_needs_any_more_are_closed_and_not_cut_off() {
+    let authority = Authority::new();
+    let worker = Terminated::start(&authority, None).await;
+    let rig = behind(vec![worker.worker(1)], ClientTls::new(Some(&authority.ca()), None).unwrap()).await;
+    assert_eq!(rig.post(CHAT, &chat("a", "b")).await.status, 200);
+    eventually("the kept connections are over", async || !worker.closed.lock().is_empty()).await;
+    assert_eq!(rig.post(CHAT, &chat("a", "b")).await.status, 200);
+    // Those that are kept when the router goes, too.
+    let Rig { frontend, .. } = rig;
+    assert!(frontend.stop().await);
+    eventually("all connections are over", async || worker.closed.lock().len() > 1).await;
+    assert!(!worker.closed.lock().contains(&false));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -40,6 +40,23 @@ fn an_answer_of_one_piece_keeps_status_length_and_usage() {
 }
 
 #[test]
+fn a_length_beside_chunks_is_not_believed() {
+    let json = r#"{"object":"list","data":[1,2,3]}"#;
+    let base = worker(move |mut connection| {
+        connection.request().unwrap();
+        connection.send(format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{json}\r\n0\r\n\r\n",
+            json.len()
+        ));
+        connection.closed();
+    });
+    let router = Router::new(&PoolSettings::default());
+    let response = router.post(&base).unwrap();
+    assert_eq!(response.body(), json);
+    assert!(!response.headers().contains_key("content-length"));
+}
+
+#[test]
 fn an_empty_answer_is_complete_at_once() {
     let base = worker(|mut connection| {
         while connection.request().is_some() {

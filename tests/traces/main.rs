@@ -58,7 +58,12 @@ fn traced(plan: FrontendPlan, otlp_endpoint: Option<OtlpEndpoint>) -> FrontendPl
 /// A chat of a client that traces, or decided not to.
 async fn ask(rig: &Rig, sampled: bool) -> Answer {
     let parent = format!("00-{TRACE}-{CLIENT}-{:02x}", u8::from(sampled));
-    let headers = [("traceparent", parent.as_str()), ("tracestate", "vendor=7"), ("x-request-id", "mine")];
+    let headers = [
+        ("traceparent", parent.as_str()),
+        ("tracestate", "vendor=7"),
+        ("tracestate", "another=8"),
+        ("x-request-id", "mine"),
+    ];
     let url = format!("{}{CHAT}", rig.public());
     rig.client.request(Method::POST, &url, &headers, &chat("be brief", SECRET)).await
 }
@@ -124,7 +129,7 @@ async fn a_request_is_a_part_of_its_client_s_trace_and_its_worker_s_work_a_part_
     assert_eq!((&*place.attributes["kvroute.worker"], &*attempt.attributes["kvroute.worker"]), ("1", "1"));
     assert_eq!(attempt.attributes["http.response.status_code"], "200");
     assert_eq!(told["traceparent"], format!("00-{TRACE}-{}-01", attempt.id));
-    assert_eq!(told["tracestate"], "vendor=7");
+    assert_eq!(told["tracestate"], "vendor=7,another=8");
     assert_eq!(spans.len(), 4, "{spans:#?}");
     let said = |text: &str| collector.bodies()[0].windows(text.len()).any(|window| window == text.as_bytes());
     assert!(said("service.name") && said("kvroute") && !said("unknown_service"));

@@ -140,10 +140,12 @@ impl Line {
         Self::begin(None, name, head)
     }
 
-    /// The request is traced: the span ends with what the line says. To be called before others have the facts.
+    /// The request is traced: the span ends with what the line says. Called once others have the facts, it has no parts.
     pub(in crate::frontend) fn trace(&mut self, span: RequestSpan) {
         self.written.trace_id = Some(span.id());
-        self.facts = Arc::new(Facts { known: Mutex::default(), trace: Some(span.trace()) });
+        if let Some(facts) = Arc::get_mut(&mut self.facts) {
+            facts.trace = Some(span.trace());
+        }
         self.span = Some(span);
     }
 

@@ -9,12 +9,12 @@ use std::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode, request::Parts};
 use opentelemetry::{
     Context, Key, KeyValue,
-    propagation::TextMapPropagator as _,
+    propagation::{Extractor, TextMapPropagator as _},
     trace::{
         Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, Tracer as _, TracerProvider as _,
     },
 };
-use opentelemetry_http::{HeaderExtractor, HeaderInjector};
+use opentelemetry_http::HeaderInjector;
 use opentelemetry_otlp::{RetryPolicy, SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::{
     Resource,
@@ -30,7 +30,7 @@ use super::{
 use crate::{
     frontend::{access_log::Written, place::Placed, request_id::RequestId},
     metrics::Page,
-    proxy::{End, ProxyError},
+    proxy::{End, ProxyError, usual_port},
 };
 
 /// For how long a stop waits for the collector.
@@ -98,8 +98,8 @@ impl Traces {
         let Sending { tracer, .. } = self.0.as_ref().filter(|_| head.method == Method::POST)?;
         let path = head.uri.path();
         let route = ROUTES.contains(&path).then_some(path);
-        let parent = TraceContextPropagator::new()
-            .extract_with_context(&Context::new(), &HeaderExtractor(&head.headers));
+        let parent =
+            TraceContextPropagator::new().extract_with_context(&Context::new(), &Carried::by(&head.headers));
         let began = SystemTime::now();
         let attributes = [
             Some(KeyValue::new("http.request.method", "POST")),
@@ -142,7 +142,7 @@ impl Trace {
     /// The request is about to be sent to a worker.
     pub(in crate::frontend) fn attempt(&self, placed: &Placed, head: &Parts) -> Part {
         let url = &placed.member.worker.url;
-        let port = url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 });
+        let port = url.port_u16().unwrap_or_else(|| usual_port(url));
         let attributes = [
             KeyValue::new("http.request.method", "POST"),
             KeyValue::new(
@@ -264,6 +264,36 @@ impl Part {
     pub(in crate::frontend) fn failed(mut self, error: &ProxyError) {
         self.span.set_attribute(KeyValue::new("error.type", error.kind.name()));
         self.span.set_status(Status::error(error.to_string()));
+    }
+}
+
+/// What a client's headers say of its trace.
+struct Carried<'a> {
+    headers: &'a HeaderMap,
+    /// Its lines as one, which is what several of them mean (RFC 9110 §5.3).
+    state: Option<String>,
+}
+
+impl<'a> Carried<'a> {
+    fn by(headers: &'a HeaderMap) -> Self {
+        let lines: Option<Vec<_>> =
+            headers.get_all("tracestate").iter().map(|line| line.to_str().ok()).collect();
+        Self { headers, state: lines.map(|lines| lines.join(",")) }
+    }
+}
+
+impl Extractor for Carried<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        if key == "tracestate" {
+            return self.state.as_deref();
+        }
+        // Several parents are none.
+        let mut values = self.headers.get_all(key).iter();
+        values.next().filter(|_| values.next().is_none())?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.headers.keys().map(http::HeaderName::as_str).collect()
     }
 }
 
