@@ -286,6 +286,14 @@ async fn a_body_beyond_the_limit_is_a_413_that_arrives() {
     // More than once: an answer that a reset overtakes is lost only sometimes.
     for _ in 0..3 {
         run(&rig, &rig.public(), case("30 MB", CHAT, large(), 413).names("20971520")).await;
+        for (path, status, names) in [
+            ("/chat/completions", 404, "/v1/chat/completions"),
+            ("/health", 405, "GET"),
+            ("/v1/models", 405, "GET"),
+        ] {
+            run(&rig, &rig.public(), case("where nobody reads it", path, large(), status).names(names)).await;
+        }
+        run(&rig, &rig.admin(), case("where nobody reads it", "/generate", large(), 404)).await;
     }
     let head = |fields: &str| format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\n{fields}\r\n\r\n");
     let mut chunked = head("transfer-encoding: chunked\r\nconnection: close").into_bytes();

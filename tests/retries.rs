@@ -11,13 +11,15 @@
 
 mod rig;
 
+use std::time::Duration;
+
 use http::{HeaderMap, StatusCode};
 use kvroute::{
     config::FrontendPlan,
     fleet::{RouterConfig, WorkerSpec, WorkerType},
     frontend::{FrontendSettings, RetryBudget},
     select::{ConditionalDisagg, Mode, Tuning},
-    worker::mock::Role,
+    worker::mock::{MockSettings, Role},
 };
 use serde_json::{Value, json};
 
@@ -112,6 +114,22 @@ async fn what_it_answers_else_is_the_answer() {
         assert_eq!(workers[1].seen(), 0, "{status} is not tried again");
         assert_eq!(rig.metric("kvroute_retries_given_up_total", "").await, 0.0, "and nobody thought of it");
         assert_eq!(rig.worker(1).await["excluded"] == "unroutable", status == 504);
+        rig.wait_for_idle().await;
+    }
+}
+
+/// A worker that is a router itself knows whether its own worker may have run the request.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_router_calls_unsafe_is_not_tried_again() {
+    for (said, tried) in [("unsafe", 0), ("safe", 1)] {
+        let headers = [("x-kvroute-error-source", "worker"), ("x-kvroute-error-retry", said)];
+        let workers = [
+            Scripted::start(move |_| answer(502, &headers, "{}")).await,
+            Scripted::start(|_| served(2)).await,
+        ];
+        let rig = behind(&workers, |_| {}).await;
+        let first = ask(&rig).await;
+        assert_eq!((first.status == 200, workers[1].seen()), (tried == 1, tried), "{said}");
         rig.wait_for_idle().await;
     }
 }
@@ -268,7 +286,9 @@ async fn each_hop_is_tried_elsewhere_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hops_that_meet_by_themselves_are_tried_elsewhere_too() {
-    let mut pools = Pools::start(2, 2).await;
+    // Mock engines do not meet. A decode that is through before its prefill has failed would need none.
+    let slow = MockSettings { speedup: 1.0, step_overhead: Duration::from_millis(50), ..engine_settings() };
+    let mut pools = Pools::start_with(2, 2, slow).await;
     for (worker, engine) in pools.workers.iter_mut().zip(&pools.engines) {
         if worker.worker_type == WorkerType::Prefill {
             worker.bootstrap_port = Some(engine.http_addr().port());

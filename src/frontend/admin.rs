@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http::{HeaderMap, Method, StatusCode, Uri, header};
+use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::{
@@ -64,32 +64,36 @@ pub(super) fn router(app: &Arc<App>) -> Router {
 /// Asks for the token, if there is one. If there is none, whoever reaches the port is trusted, but for web pages: any
 /// page in a browser on this machine could otherwise register a worker of its own and be sent prompts.
 async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    match &app.settings.admin_token {
+    let error = match &app.settings.admin_token {
         Some(token) if !token.is_shown_in(request.headers()) => ApiError::unauthorized(
             "the admin listener asks for its token: send 'Authorization: Bearer TOKEN' with the content of \
              --admin-token-file",
-        )
-        .into_response(),
+        ),
         None if request.headers().contains_key(header::ORIGIN) => {
             ApiError::forbidden("the admin listener takes no requests from web pages unless it has a token")
-                .into_response()
         }
-        _ => next.run(request).await,
-    }
+        _ => return next.run(request).await,
+    };
+    let (head, body) = request.into_parts();
+    route::turn_away(&head, body, error).await
 }
 
-async fn unknown(uri: Uri) -> ApiError {
-    ApiError::not_found(format!(
+async fn unknown(request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let error = ApiError::not_found(format!(
         "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, POST \
          /v1/route/overlaps, GET /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets, POST /v1/config/reload, GET \
          /v1/index/snapshot and /busy_threshold",
-        uri.path()
-    ))
+        head.uri.path()
+    ));
+    route::turn_away(&head, body, error).await
 }
 
 /// The router adds the methods that the path does accept, in `allow`.
-async fn other_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path(), None)
+async fn other_method(request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let error = ApiError::method_not_allowed(head.method.as_str(), head.uri.path(), None);
+    route::turn_away(&head, body, error).await
 }
 
 async fn list_thresholds(State(app): State<Arc<App>>) -> Json<Value> {

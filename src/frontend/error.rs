@@ -323,7 +323,12 @@ pub(super) fn tell_of_answer(status: StatusCode, headers: &mut HeaderMap) {
     }
 }
 
-fn tell(headers: &mut HeaderMap, source: Origin, retry: Retry) {
+/// Whether an error of a worker, of one that is a router itself, says of it that the request may have been run.
+pub(super) fn is_unsafe(headers: &HeaderMap) -> bool {
+    headers.get(RETRY).is_some_and(|retry| retry == Retry::Unsafe.name())
+}
+
+pub(super) fn tell(headers: &mut HeaderMap, source: Origin, retry: Retry) {
     headers.insert(SOURCE, HeaderValue::from_static(source.name()));
     headers.insert(RETRY, HeaderValue::from_static(retry.name()));
 }

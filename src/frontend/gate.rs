@@ -14,11 +14,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use axum::{
-    Router,
-    body::Body,
-    response::{IntoResponse as _, Response},
-};
+use axum::{Router, body::Body, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header, request::Parts};
 use http_body::{Frame, SizeHint};
@@ -117,10 +113,7 @@ pub(super) async fn pass(
         }
         Err(reason) => {
             app.gate.turned_away[reason as usize].fetch_add(1, Relaxed);
-            if !head.headers.contains_key(header::EXPECT) {
-                route::discard(body).await;
-            }
-            (reason.error(&app).into_response(), None)
+            (route::turn_away(&head, body, reason.error(&app)).await, None)
         }
     };
     name.tell(response.headers_mut());

@@ -10,6 +10,15 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{bootstrap::Meeting, error::ApiError, openai::Fields};
+use crate::fleet::WorkerType;
+
+/// Which of a client's fields must not reach a worker of this type, split or not. A decode worker would by these fetch blocks from where
+/// the client says, another client's perhaps, or keep its own until somebody comes for them and answer where that is. Workers that
+/// serve prompts whole get them like any other field that the router does not know.
+pub(super) fn not_for(worker: WorkerType, fields: &Fields<'_>) -> impl Iterator<Item = &'static str> {
+    let between_engines = MEETING.into_iter().chain(["kv_transfer_params"]);
+    between_engines.filter(move |name| worker == WorkerType::Decode && fields.raw(name).is_some())
+}
 
 /// Refuses several prompts at once: their blocks would come back as one answer's, and be taken for another prompt's.
 pub(super) fn one_prompt(body: &[u8]) -> Result<(), ApiError> {
@@ -47,14 +56,24 @@ const PREFILL_DROPS: [&str; 8] = [
     "stream_options",
 ];
 
+/// The fields that cut a request down to its prompt.
+fn only_the_prompt(fields: &Fields<'_>) -> String {
+    let mut own = "\"max_tokens\":1,\"stream\":false".to_owned();
+    if fields.raw("max_completion_tokens").is_some() {
+        own += ",\"max_completion_tokens\":1";
+    }
+    // A prefill that may not end the output does not: an end would be taken for the whole answer.
+    if !matches!(fields.raw("min_tokens"), None | Some("0" | "null")) {
+        own += ",\"min_tokens\":1";
+    }
+    own
+}
+
 /// The client's request, cut down to its prompt.
 pub(super) fn prefill_body(body: &[u8]) -> Result<Bytes, ApiError> {
     let fields = Fields::parse(body)?;
-    let mut own = "\"max_tokens\":1,\"stream\":false,".to_owned();
-    if fields.raw("max_completion_tokens").is_some() {
-        own += "\"max_completion_tokens\":1,";
-    }
-    own += "\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,\
+    let own = only_the_prompt(&fields)
+        + ",\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,\
             \"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
     Ok(fields.replace(&PREFILL_DROPS, Some(&own)))
 }
@@ -80,10 +99,7 @@ fn meeting_fields(meeting: &Meeting) -> String {
 /// The client's request, cut down to its prompt, with where its blocks are waited for.
 pub(super) fn bootstrap_prefill_body(body: &[u8], meeting: &Meeting) -> Result<Bytes, ApiError> {
     let fields = Fields::parse(body)?;
-    let mut own = meeting_fields(meeting) + ",\"max_tokens\":1,\"stream\":false";
-    if fields.raw("max_completion_tokens").is_some() {
-        own += ",\"max_completion_tokens\":1";
-    }
+    let own = meeting_fields(meeting) + "," + &only_the_prompt(&fields);
     Ok(fields.replace(&[&MEETING[..], &PREFILL_DROPS].concat(), Some(&own)))
 }
 
@@ -127,11 +143,15 @@ mod tests {
         let mut rest = sent.as_object().unwrap().clone();
         rest.remove("kv_transfer_params");
         let expected = json!({
-            "model": "m", "max_tokens": 1, "max_completion_tokens": 1, "stream": false, "cache_salt": "s",
+            "model": "m", "max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 1, "stream": false, "cache_salt": "s",
         });
         assert_eq!(Value::Object(rest), expected);
-        let plain = json(&prefill_body(br#"{"model":"m"}"#).unwrap());
-        assert!(plain.get("max_completion_tokens").is_none(), "an engine may not know the field");
+        for unknown in [r#"{"model":"m"}"#, r#"{"model":"m","min_tokens":0}"#] {
+            let plain = json(&prefill_body(unknown.as_bytes()).unwrap());
+            for field in ["max_completion_tokens", "min_tokens"] {
+                assert!(plain.get(field).is_none(), "an engine may not know '{field}'");
+            }
+        }
     }
 
     #[test]

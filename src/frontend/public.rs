@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http::{Method, StatusCode, Uri};
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::{
@@ -47,19 +47,26 @@ async fn other(State(app): State<Arc<App>>, request: Request) -> Response {
     if request.method() == Method::POST && passthrough::is_forwarded(path) {
         return passthrough::serve(app, request).await;
     }
-    ApiError::not_found(format!(
+    let error = ApiError::not_found(format!(
         "{path} is not served here; clients use POST /v1/chat/completions, /v1/completions and other POST /v1/ \
          routes, GET /v1/models, /health and /ready"
-    ))
-    .into_response()
+    ));
+    let (head, body) = request.into_parts();
+    route::turn_away(&head, body, error).await
 }
 
-async fn only_post(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path(), Some("POST"))
+async fn only_post(request: Request) -> Response {
+    other_method(request, "POST").await
 }
 
-async fn only_get(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path(), Some("GET, HEAD"))
+async fn only_get(request: Request) -> Response {
+    other_method(request, "GET, HEAD").await
+}
+
+async fn other_method(request: Request, accepted: &'static str) -> Response {
+    let (head, body) = request.into_parts();
+    let error = ApiError::method_not_allowed(head.method.as_str(), head.uri.path(), Some(accepted));
+    route::turn_away(&head, body, error).await
 }
 
 /// Whether the process is up. Says nothing of workers: an orchestrator that restarts on this must not

@@ -26,6 +26,7 @@ use super::{
     bypass,
     counters::{Outcome, Surface},
     error::{self, ApiError},
+    handover,
     hints::{Hints, Metadata},
     openai::{Fields, FirstPrompt, PromptField},
     place::{Placed, refused},
@@ -180,6 +181,19 @@ fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, ApiError> {
     if encoding.is_none_or(|encoding| encoding == "identity") { Ok(body) } else { Err(ApiError::encoded()) }
 }
 
+/// Refuses a request of which nothing is read yet.
+pub(super) async fn turn_away(
+    head: &Parts,
+    body: impl http_body::Body<Data = Bytes> + Unpin,
+    error: ApiError,
+) -> Response {
+    // Who waits for a word before the body hears this one instead.
+    if !head.headers.contains_key(header::EXPECT) {
+        discard(body).await;
+    }
+    error.into_response()
+}
+
 /// How much of a body that is too large is read on, and for how long.
 const DISCARDED_BYTES: usize = 64 << 20;
 const DISCARDING_TIME: Duration = Duration::from_secs(5);
@@ -242,12 +256,13 @@ pub(super) async fn ask(
     // A salt from a header or from `nvext` has to reach the engine as its own field, or router and engine would
     // name the same blocks differently.
     let salt = hints.tenant.clone().or_else(|| own_salt.clone()).or_else(|| hints.cache_salt.clone());
-    let forwarded = match &salt {
-        Some(salt) if own_salt.as_ref() != Some(salt) => {
-            fields.rewrite(&["nvext", "cache_salt"], Some(("cache_salt", salt)))
-        }
-        _ if hints.has_nvext => fields.rewrite(&["nvext"], None),
-        _ => body.clone(),
+    let new_salt = salt.as_deref().filter(|&salt| own_salt.as_deref() != Some(salt));
+    let mut dropped: Vec<_> = handover::not_for(set.key.worker_type, &fields).collect();
+    dropped.extend(hints.has_nvext.then_some("nvext"));
+    dropped.extend(new_salt.map(|_| "cache_salt"));
+    let forwarded = match new_salt {
+        None if dropped.is_empty() => body.clone(),
+        salt => fields.rewrite(&dropped, salt.map(|salt| ("cache_salt", salt))),
     };
     Ok(Asked {
         model,

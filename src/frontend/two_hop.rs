@@ -205,6 +205,8 @@ pub(super) async fn after_failure(
 ) -> Response {
     match failure {
         failure if app.settings.prefill_fallback == PrefillFallback::Decode && failure.is_the_worker_s() => {
+            // What was booked for the prefill comes back now, not when the decode worker is through.
+            drop(failure);
             let hop = Hop { phase: Phase::Aggregated, ..send.hop };
             route::send(app, in_flight, head, Send { hop, prefiller: None, ..send }).await
         }

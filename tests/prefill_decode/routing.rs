@@ -2,7 +2,7 @@
 
 use http::Method;
 use kvroute::{
-    fleet::WorkerType,
+    fleet::{Api, ModelType, WorkerSpec, WorkerType},
     select::{
         CostModel::{Blocks, Time},
         Mode,
@@ -11,9 +11,10 @@ use kvroute::{
 use serde_json::{Value, json};
 
 use crate::rig::{
-    Transcript,
+    MODEL, Rig, Transcript, plan,
     pools::{CHAT, COMPLETIONS, Pools, Timing, all_same, alternate, converse, growing, hops, set, small},
     stream_of,
+    upstream::{Upstream, plain},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,5 +186,31 @@ async fn a_prefill_set_has_the_cost_model_of_its_card_else_of_whoever_the_rest_i
         );
         let from = if decode.is_some() { "card" } else { "frontend" };
         assert_eq!(of("decode").await, (json!(decode.unwrap_or(Time).name()), json!(from)));
+    }
+}
+
+/// By `kv_transfer_params` and SGLang's fields an engine reads blocks of whom they name, or keeps its own for whoever comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decode_worker_never_gets_a_client_s_word_on_blocks() {
+    let engine = Upstream::start(plain).await;
+    let model_type = ModelType::of(&[Api::Chat, Api::Completions, Api::Embedding]);
+    let decode = WorkerSpec { worker_type: WorkerType::Decode, model_type, ..engine.worker(1, MODEL) };
+    let rig = Rig::start_plan(plan(Mode::RoundRobin, vec![decode]), Vec::new()).await;
+    let own = json!({
+        "kv_transfer_params": {"do_remote_decode": true}, "bootstrap_host": "10.0.0.9", "bootstrap_port": 1,
+        "bootstrap_room": 2, "unknown_to_the_router": "remains",
+    });
+    for (path, mut body) in [
+        (CHAT, small()),
+        (COMPLETIONS, json!({"model": MODEL, "prompt": "hello"})),
+        ("/v1/embeddings", json!({"model": MODEL, "input": "hello"})),
+    ] {
+        body.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+        let answer = rig.post(path, &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let sent = engine.last();
+        assert_eq!(sent.path, path);
+        assert!(!sent.body.contains("transfer") && !sent.body.contains("bootstrap"), "{}", sent.body);
+        assert!(sent.body.contains("remains"), "{}", sent.body);
     }
 }

@@ -1,12 +1,12 @@
 //! Trying another worker, where one failed before it answered.
 //!
-//! A worker that could not be reached has seen nothing of a request, and one that answers 429, 502 or 503 has done nothing
-//! for it; what else it answers is the answer, an error or not. So the request may go to another one, up to `--retries` of them, as
+//! A worker that could not be reached has seen nothing of a request, and one that answers 429, 502 or 503 is held to have done nothing
+//! for it, unless it is a router that says otherwise; what else it answers is the answer, an error or not. So the request may go to another one, up to `--retries` of them, as
 //! long as the budget of all requests ([`RetryBudget`]) has a retry left. The chooser is asked anew and told where the request was
 //! already. If there is nobody else, the client gets what the last worker said, with its `retry-after`.
 //!
-//! Once a byte of an answer is on its way to the client nothing is tried again, nor after a failure that leaves it open
-//! whether the worker ran the request.
+//! Once a byte of an answer is on its way to the client nothing is tried again, nor after a connection that broke when the request
+//! had been sent: the worker may have run it.
 
 mod budget;
 mod reason;
@@ -49,7 +49,7 @@ impl Tries {
         worker: &WorkerInfo,
         head: &Parts,
     ) -> bool {
-        let Some(reason) = RetryReason::of_answer(answer.status()) else { return false };
+        let Some(reason) = RetryReason::of_answer(answer.status(), answer.headers()) else { return false };
         let again = self.again(app, reason, worker);
         if again {
             let request = request_id::named(&head.headers);

@@ -1,8 +1,11 @@
 //! What a request is tried again for, and why it is not.
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 
-use crate::proxy::{ErrorKind, ProxyError, Retry};
+use crate::{
+    frontend::error,
+    proxy::{ErrorKind, ProxyError, Retry},
+};
 
 /// What happened at the worker that was tried, where another may be tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,9 +37,10 @@ impl RetryReason {
         }
     }
 
-    /// That of an answer, if it is one.
-    pub(super) fn of_answer(status: StatusCode) -> Option<Self> {
+    /// That of an answer, if it is one. A worker that is a router itself may say that its own worker has perhaps run the request.
+    pub(super) fn of_answer(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
         match status {
+            _ if error::is_unsafe(headers) => None,
             StatusCode::TOO_MANY_REQUESTS => Some(Self::TooManyRequests),
             StatusCode::BAD_GATEWAY => Some(Self::BadGateway),
             StatusCode::SERVICE_UNAVAILABLE => Some(Self::Unavailable),
@@ -80,12 +84,24 @@ impl GivenUp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::Origin;
 
     #[test]
     fn of_answers_three_are_tried_elsewhere() {
         let tried: Vec<_> = (100..600)
-            .filter(|&code| RetryReason::of_answer(StatusCode::from_u16(code).unwrap()).is_some())
+            .filter(|&code| {
+                RetryReason::of_answer(StatusCode::from_u16(code).unwrap(), &HeaderMap::new()).is_some()
+            })
             .collect();
         assert_eq!(tried, [429, 502, 503]);
+    }
+
+    #[test]
+    fn of_another_router_s_answers_those_are_that_it_calls_safe() {
+        for (retry, expected) in [(Retry::Safe, true), (Retry::Unsafe, false)] {
+            let mut headers = HeaderMap::new();
+            error::tell(&mut headers, Origin::Worker, retry);
+            assert_eq!(RetryReason::of_answer(StatusCode::BAD_GATEWAY, &headers).is_some(), expected);
+        }
     }
 }
