@@ -14,7 +14,7 @@ mod rig;
 use std::time::Duration;
 
 use kvroute::{select::Mode, worker::mock::MockSettings};
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::rig::{Http, Rig, Transcript, chat, engine_settings, eventually, plan, prose, stream_of, worker};
 
@@ -96,4 +96,16 @@ async fn a_frontend_that_is_dropped_cuts_everything() {
     assert!(seen.broken && !seen.is_done(), "{}", seen.text);
     eventually("the engine stops working", async || engines[0].running() + engines[0].used_blocks() == 0)
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_head_keeps_nobody_waiting() {
+    let rig = rig(Duration::from_secs(120)).await;
+    let mut half = TcpStream::connect(rig.frontend.public_addr()).await.unwrap();
+    half.write_all(b"POST /v1/chat/completions HT").await.unwrap();
+    // By then it has been read.
+    rig.post("/v1/chat/completions", &chat("you are brief", "hello")).await;
+    let stopped = tokio::time::timeout(Duration::from_secs(60), rig.frontend.stop()).await;
+    assert!(stopped.expect("it does not take all the time that there is"), "nothing had to be cut");
+    drop(half);
 }

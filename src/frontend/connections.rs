@@ -5,13 +5,14 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
 use http_body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsAcceptor;
 
 use crate::metrics::Page;
@@ -24,7 +25,7 @@ pub(super) struct Terms {
     /// Beyond so many, connections wait to be accepted.
     pub(super) most: usize,
     /// For how long nothing may come where something has to: a handshake, the first request, the rest of a head, the next
-    /// request. `None` is for ever.
+    /// request, unless the client has yet to read what was answered. `None` is for ever.
     pub(super) patience: Option<Duration>,
     /// Largest head that is read over HTTP/2. (Over HTTP/1.1 it is 400 KiB and 100 fields.)
     pub(super) http2_header_bytes: u32,
@@ -133,8 +134,10 @@ pub(super) fn write(listeners: &[(&str, &Connections)], page: &mut Page<'_>) -> 
 pub(super) struct Activity {
     /// Requests whose answers are not over.
     open: AtomicU64,
-    /// How many began or ended.
+    /// How many began or ended, and how often something of them was written.
     changes: AtomicU64,
+    /// The client does not read as fast as answers come: the end of one that is over for the server may still have to be written.
+    unwritten: AtomicBool,
 }
 
 /// A request that is being answered, until it is dropped.
@@ -147,14 +150,15 @@ impl Activity {
         Answering(Arc::clone(self))
     }
 
-    /// Returns once no request was open, began or ended for `patience`; it may take twice as long to notice.
+    /// Returns once nothing of a request or an answer was open, came or went for `patience`; it may take twice as long to notice.
     pub(super) async fn ceases(&self, patience: Option<Duration>) {
         let Some(patience) = patience else { return std::future::pending().await };
         let mut before = self.changes.load(Relaxed);
         loop {
             tokio::time::sleep(patience).await;
             let now = self.changes.load(Relaxed);
-            if now == before && self.open.load(Relaxed) == 0 {
+            let at_rest = self.open.load(Relaxed) == 0 && !self.unwritten.load(Relaxed);
+            if now == before && at_rest {
                 return;
             }
             before = now;
@@ -195,9 +199,69 @@ impl<B: Body + Unpin> Body for Answer<B> {
     }
 }
 
+/// A client's connection that notes how writing to it goes.
+pub(super) struct Noted<Io> {
+    pub(super) io: Io,
+    pub(super) activity: Arc<Activity>,
+}
+
+impl<Io> Noted<Io> {
+    fn note<T>(&self, polled: Poll<T>) -> Poll<T> {
+        if polled.is_pending() {
+            self.activity.unwritten.store(true, Relaxed);
+        } else {
+            self.activity.changes.fetch_add(1, Relaxed);
+        }
+        polled
+    }
+}
+
+impl<Io: AsyncRead + Unpin> AsyncRead for Noted<Io> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, into)
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> AsyncWrite for Noted<Io> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.io).poll_write(cx, from);
+        self.note(polled)
+    }
+
+    /// Called once everything was handed over.
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.io).poll_flush(cx);
+        self.activity.unwritten.store(polled.is_pending(), Relaxed);
+        polled
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.io).poll_write_vectored(cx, from);
+        self.note(polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
@@ -214,5 +278,24 @@ mod tests {
         ceases.await;
         assert!(ended.elapsed() >= patience, "{:?}", ended.elapsed());
         assert!(tokio::time::timeout(patience, activity.ceases(None)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_connection_does_not_rest_while_its_client_has_yet_to_read() {
+        let patience = Duration::from_millis(20);
+        let activity = Arc::new(Activity::default());
+        let (io, mut client) = tokio::io::duplex(8);
+        let mut noted = Noted { io, activity: Arc::clone(&activity) };
+        let writing = tokio::spawn(async move {
+            noted.write_all(b"more than there is room for").await.unwrap();
+            noted.flush().await.unwrap();
+            noted
+        });
+        let ceases = activity.ceases(Some(patience));
+        tokio::pin!(ceases);
+        assert!(tokio::time::timeout(10 * patience, &mut ceases).await.is_err(), "it is not written");
+        client.read_exact(&mut [0; 27]).await.unwrap();
+        ceases.await;
+        drop(writing.await);
     }
 }

@@ -12,7 +12,10 @@ use http::{HeaderValue, Method, Request, Uri, header};
 use http_body_util::BodyExt as _;
 use serde::Deserialize;
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+};
 use tracing::{info, warn};
 
 use super::{admin_token::AdminToken, app::App, error::ApiError};
@@ -83,13 +86,16 @@ pub(super) async fn serve(
     let (pieces, body) = mpsc::channel::<Bytes>(PIECES);
     let (begin, begun) = oneshot::channel();
     let streams = app.streams.clone();
+    let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         let mut begin = Some(begin);
         let mut put = |piece: Bytes| {
             if let Some(begin) = begin.take() {
                 let _ = begin.send(());
             }
-            pieces.blocking_send(piece).is_ok()
+            // A reader that stands still must not keep others waiting for ever.
+            let sending = async { tokio::time::timeout(SILENCE, pieces.send(piece)).await };
+            runtime.block_on(sending).is_ok_and(|sent| sent.is_ok())
         };
         // Nothing is counted where the reader has left.
         if let Ok(totals) = streams.write_snapshot(model.as_deref(), &mut put)

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::{
-    connections::{Activity, Answer, Failure, Terms},
+    connections::{Activity, Answer, Failure, Noted, Terms},
     in_place::InPlace,
 };
 
@@ -55,6 +55,9 @@ where
         self(request)
     }
 }
+
+/// How long a connection without a request is waited for when the server stops.
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// How long a connection that is asked to end may take to say goodbye.
 const PARTING: Duration = Duration::from_secs(1);
@@ -167,13 +170,18 @@ async fn talk(
             Ok::<_, Infallible>(response.map(|body| Answer { body, _answering: answering }))
         }
     });
+    let io = Noted { io, activity: Arc::clone(&activity) };
     let connection = builder.serve_connection(TokioIo::new(io), service);
     pin!(connection);
     let ended = select! {
         ended = connection.as_mut() => ended,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            select! {
+                ended = connection.as_mut() => ended,
+                // As below: half a head is no request that somebody waits for.
+                () = activity.ceases(Some(LEAVING)) => Ok(()),
+            }
         }
         () = activity.ceases(terms.patience) => {
             connection.as_mut().graceful_shutdown();

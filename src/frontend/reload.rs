@@ -11,6 +11,7 @@ use std::{
     },
 };
 
+use parking_lot::Mutex;
 use tracing::{error, info};
 
 use super::{
@@ -51,6 +52,9 @@ struct Watched {
     kind: Kind,
     changes: FileChanges,
     reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// Held from the look at the files until what they say is in force: of two that read, the later one must not be overtaken, or what it
+    /// read of keys that are gone would come back.
+    turn: Mutex<()>,
     /// Relaxed: statistics.
     reloaded: AtomicU64,
     failed: AtomicU64,
@@ -87,6 +91,7 @@ impl Files {
             kind,
             changes: FileChanges::since_now(paths),
             reload: Box::new(reload),
+            turn: Mutex::new(()),
             reloaded: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             failing: AtomicBool::new(false),
@@ -111,12 +116,18 @@ impl Files {
 
     /// Reads again what has changed, and has not changed further since the last look.
     fn look(&self) {
-        self.0.iter().filter(|watched| watched.changes.have_settled()).for_each(Watched::read);
+        for watched in &self.0 {
+            let _turn = watched.turn.lock();
+            if watched.changes.have_settled() {
+                watched.read();
+            }
+        }
     }
 
     /// Reads all files again, changed or not.
     pub(super) fn reload(&self) {
         for watched in &self.0 {
+            let _turn = watched.turn.lock();
             watched.changes.note_reading();
             watched.read();
         }
