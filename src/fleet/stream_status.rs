@@ -84,8 +84,8 @@ impl fmt::Display for StreamState {
 
 /// The published status of one rank's stream.
 ///
-/// Each field is a fact of its own and is read on its own, so every access is `Relaxed`; the one
-/// exception is the cursor, see [`StreamStatus::set_cursor`].
+/// Fields are facts of their own and read on their own, so accesses are `Relaxed`. Two of them speak of the index as well, and
+/// are not: the state, see [`StreamStatus::set_state`], and the cursor, see [`StreamStatus::set_cursor`].
 #[derive(Debug)]
 pub struct StreamStatus {
     state: AtomicU8,
@@ -137,16 +137,19 @@ impl StreamStatus {
         }
     }
 
-    /// The state now.
+    /// The state now. Whoever credits what the index says by it looks here first and into the index after: in the other order
+    /// it would credit what a dead engine held, if that was dropped and its successor granted in between.
     #[must_use]
     pub fn state(&self) -> StreamState {
-        let state = self.state.load(Ordering::Relaxed);
+        // Acquire: pairs with the Release in `set_state`.
+        let state = self.state.load(Ordering::Acquire);
         StreamState::ALL.into_iter().find(|&known| known as u8 == state).unwrap_or(StreamState::Unproven)
     }
 
-    /// Publishes a new state.
+    /// Publishes a new state. Call it after the index has what the state vouches for, and no longer what it does not.
     pub fn set_state(&self, state: StreamState) {
-        self.state.store(state as u8, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `state`; whoever sees a grant sees the index without what was dropped before it.
+        self.state.store(state as u8, Ordering::Release);
     }
 
     /// Sequence number of the last batch that is in the index; `None` before the first.

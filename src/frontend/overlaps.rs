@@ -4,7 +4,7 @@
 //! question about thousands of them is no place to tokenise. Nothing is chosen and nothing is booked. This is the one place in
 //! a frontend where prompts come in bulk, so it is the one that hashes them through [`accel`](crate::accel).
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     accel::{DeviceState, Where},
-    fleet::SetView,
+    fleet::RankMember,
     hash::{BatchHasher as _, BatchPrompt, HashedBatch, Identity, Prompt},
     index::{Overlap, Overlaps, Scratch},
     metrics::Page,
@@ -66,11 +66,14 @@ pub(super) fn answer(app: &App, question: &Question) -> Result<Value, ApiError> 
     let mut hasher = app.accelerator.hasher(set.block_size);
     hasher.hash(&prompts, &mut hashed).map_err(|error| ApiError::internal(error.to_string()))?;
     let mut lookup = Scratch::new();
+    // Whom to credit before what they hold: see `StreamStatus::state`.
+    let credited: Vec<_> =
+        set.members.iter().filter(|member| member.status.state().credits_overlap()).collect();
     let found: Vec<_> = hashed
         .iter()
         .map(|hashes| {
             let overlaps = set.index.overlap(hashes, &mut lookup);
-            json!({ "blocks": hashes.len(), "held_by": holders(&set, &overlaps) })
+            json!({ "blocks": hashes.len(), "held_by": holders(&credited, &overlaps) })
         })
         .collect();
     Ok(json!({
@@ -81,13 +84,13 @@ pub(super) fn answer(app: &App, question: &Question) -> Result<Value, ApiError> 
     }))
 }
 
-/// Who holds leading blocks, and how many, as far as they are credited.
-fn holders(set: &SetView, overlaps: &Overlaps<'_>) -> Vec<Value> {
+/// Who of those that are credited holds leading blocks, and how many.
+fn holders(credited: &[&Arc<RankMember>], overlaps: &Overlaps<'_>) -> Vec<Value> {
     if overlaps.is_empty() {
         return Vec::new();
     }
-    let credited = set.members.iter().filter(|member| member.status.state().credits_overlap());
     credited
+        .iter()
         .filter_map(|member| {
             let Overlap { gpu, host, disk, external } = overlaps.of(member.slot);
             (gpu + host + disk + external > 0).then(|| {

@@ -162,8 +162,9 @@ impl App {
         hashed(set, prompt, None, |blocks, tools| {
             let Tools { members, lookup, rows, rng } = tools;
             let asking = prompt.asking(hop);
-            let overlaps = set.index.overlap(blocks.hashes, lookup);
+            // Whom to credit before what they hold: see `StreamStatus::state`.
             set.gather(asking.adapter(), self.fleet.now_ms(), members);
+            let overlaps = set.index.overlap(blocks.hashes, lookup);
             let now = self.fleet.clock().now();
             let session = Session::of(set, hop, now);
             let demand = demand(set, &asking, session.as_ref(), blocks.sequence, avoid);
@@ -227,9 +228,11 @@ impl Placing<'_> {
         let Tools { members, lookup, rows, rng } = tools;
         let Blocks { hashes, sequence } = blocks;
         let hashed = Instant::now();
+        // Whom to credit before what they hold: see `StreamStatus::state`.
+        let all_failed = set.gather(asking.adapter(), fleet.now_ms(), members);
+        let gathered = Instant::now();
         let overlaps = set.index.overlap(hashes, lookup);
         let looked_up = Instant::now();
-        let all_failed = set.gather(asking.adapter(), fleet.now_ms(), members);
         let now = fleet.clock().now();
         let session = Session::of(set, asking.hop, now);
         let avoid = if let Patience::None { avoid } = patience { avoid } else { &[] };
@@ -253,8 +256,8 @@ impl Placing<'_> {
             Some(Ok(probe)) => probe,
             None => None,
         };
-        counters.lookup.observe(looked_up - hashed);
-        counters.admit.observe(looked_up.elapsed());
+        counters.lookup.observe(looked_up - gathered);
+        counters.admit.observe(looked_up.elapsed() + (gathered - hashed));
         counters.rows(rows.rows());
         let ticket = asking.prompt.recorded.as_ref().and_then(|name| {
             let moment = Moment {
