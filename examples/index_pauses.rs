@@ -1,12 +1,13 @@
 //! How long the index's writer is held up by a single event while the index grows.
 //!
 //! ```text
-//! cargo run --release --no-default-features --example index_pauses [MILLIONS_OF_ENTRIES]
+//! cargo run --release --no-default-features --example index_pauses [MILLIONS_OF_ENTRIES [REPETITIONS [WORKLOAD]]]
 //! ```
 //!
 //! Every workload is stored into an index that begins empty, and into one that was told what to expect; each event is
 //! timed by itself, in CPU time. Events of 512 blocks are as long as an engine's that prefills 8,192 tokens at a time. Of
-//! several repetitions the one with the shortest longest pause counts: what the index does, it does in all of them.
+//! several repetitions (3) the one with the shortest longest pause counts: what the index does, it does in all of them. With
+//! WORKLOAD, the beginning of a name in the table, only those workloads are stored.
 
 use std::num::NonZeroUsize;
 

@@ -53,26 +53,51 @@ fn the_file_and_the_flags_in_front_of_vllm_make_the_same_plan() {
     assert_eq!((from_file.workers.len(), from_file.router.mode), (2, Mode::Kv));
 }
 
+/// What is written for users, by its path from the root.
+fn pages() -> Vec<(String, String)> {
+    let docs = std::fs::read_dir(Path::new(ROOT).join("docs")).unwrap();
+    let docs = docs.map(|entry| format!("docs/{}", entry.unwrap().file_name().into_string().unwrap()));
+    let others = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches/README.md"];
+    let paths = others.map(str::to_owned).into_iter().chain(docs.filter(|path| path.ends_with(".md")));
+    paths.map(|path| (path.clone(), std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap())).collect()
+}
+
 #[test]
 fn links_lead_somewhere() {
-    for file in [
-        "README.md",
-        "docs/choosing.md",
-        "docs/configuration.md",
-        "docs/decision-log.md",
-        "docs/doctor.md",
-        "docs/metrics.md",
-        "docs/router-flags.md",
-    ] {
-        let text = std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
-        let folder = Path::new(ROOT).join(file).parent().unwrap().to_owned();
+    for (file, text) in pages() {
+        let folder = Path::new(ROOT).join(&file).parent().unwrap().to_owned();
         let targets = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
         for target in targets.filter(|target| !target.starts_with("http")) {
             let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
-            let path = if path.is_empty() { Path::new(ROOT).join(file) } else { folder.join(path) };
-            let found =
-                std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {target}: {error}"));
+            let path = if path.is_empty() { Path::new(ROOT).join(&file) } else { folder.join(path) };
+            let found = if anchor.is_empty() && path.exists() {
+                Ok(String::new())
+            } else {
+                std::fs::read_to_string(&path)
+            };
+            let found = found.unwrap_or_else(|error| panic!("{file}: {target}: {error}"));
             assert!(anchor.is_empty() || anchors(&found).contains(&anchor.to_owned()), "{file}: {target}");
+        }
+    }
+}
+
+/// A blank line within a table makes the rest of it a paragraph of bars.
+#[test]
+fn tables_are_whole() {
+    for (file, text) in pages() {
+        let lines: Vec<_> = text.lines().collect();
+        let is_row = |at: usize| lines.get(at).is_some_and(|line| line.starts_with('|'));
+        let mut fenced = false;
+        for at in 0..lines.len() {
+            fenced ^= lines[at].starts_with("```");
+            if !fenced && is_row(at) && (at == 0 || !is_row(at - 1)) {
+                let below = lines.get(at + 1).copied().unwrap_or_default();
+                assert!(
+                    below.starts_with("|-") || below.starts_with("|:"),
+                    "{file}:{}: a row without a head",
+                    at + 1
+                );
+            }
         }
     }
 }

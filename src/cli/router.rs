@@ -46,7 +46,8 @@ pub(super) fn mock_router_config(
     let OfTheFrontend { enforce_disagg, namespaces } = built.of_the_frontend();
     if enforce_disagg {
         return Err(
-            "--enforce-disagg: the mock engines here are aggregated ones, so there is nothing to enforce;                     leave it out"
+            "--enforce-disagg: the mock engines here are aggregated ones, so there is nothing to enforce; \
+             leave it out"
                 .into(),
         );
     }

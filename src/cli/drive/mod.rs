@@ -47,7 +47,7 @@ pub(super) struct DriveCommand {
     /// How many times as fast as recorded the requests are sent
     #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = rate)]
     rate: f64,
-    /// Frontend to drive, http://HOST:PORT [default: one of our own, with mock engines]
+    /// Frontend to drive, http://HOST:PORT or https://HOST:PORT [default: one of our own, with mock engines]
     #[arg(long, value_name = "URL", value_parser = frontend_url, conflicts_with_all = OF_OUR_OWN)]
     url: Option<Uri>,
     /// Model to ask for at that frontend

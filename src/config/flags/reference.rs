@@ -1,6 +1,6 @@
 //! The reference page and the sample file, written from the table.
 
-use super::{Field, Frontend, Group, Kind, Row, Status, TABLE, Value, given};
+use super::{Field, Frontend, Group, Kind, Row, Status, TABLE, Value, given, table::REFUSED_VARIABLES};
 
 const INTRODUCTION: &str = "\
 # Router flags
@@ -69,6 +69,10 @@ pub fn reference_page() -> String {
             takers(row),
             row.help
         );
+    }
+    page += "\nA variable without a flag stops the start of a frontend, whatever its value:\n\n";
+    for (variable, reason) in REFUSED_VARIABLES {
+        page += &format!("* `{variable}`: {reason}.\n");
     }
     page
 }

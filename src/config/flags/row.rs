@@ -147,6 +147,7 @@ impl Row {
             Kind::Whole { range, .. } => format!("a whole number, {}", range.words()),
             Kind::Choice { words, .. } => words.join(", "),
             Kind::Text if self.value_name == "JSON" => "a JSON object".to_owned(),
+            Kind::Text if self.value_name == "RATES" => "rates".to_owned(),
             Kind::Text => format!("a {}", self.value_name.to_lowercase()),
         }
     }

@@ -27,7 +27,7 @@ pub static TABLE: [Row; 68] = [
     Row::new(RouterHold, "router-hold", "KVROUTE_ROUTER_HOLD", Card)
         .key("router_hold")
         .number("SECONDS", Range::UpToAnHour, Some(0.0))
-        .help("For how long mode kv holds a request at most while its best worker is at others; 0 holds nobody"),
+        .help("How long mode kv may hold a request while its best worker computes other prefills; 0 holds none"),
     Row::new(
         SessionAffinityTtlSecs,
         "router-session-affinity-ttl-secs",
@@ -389,7 +389,8 @@ pub static TABLE: [Row; 68] = [
         .help("From which age on telemetry counts for nothing; it counts in full until a third of that"),
 ];
 
-const NO_LOAD_MODEL: &str = "a prefill counts in full until its first token";
+const NO_LOAD_MODEL: &str = "cost model time learns prefill times itself; under blocks a prefill counts in full until \
+                             its first token";
 const LOAD_MODEL: &str = "a model of prefill times";
 
 /// The modes, as [`Mode::ALL`](crate::select::Mode::ALL) names them.

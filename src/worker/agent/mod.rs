@@ -48,11 +48,11 @@ pub use describe::DescribeError;
 pub struct AgentSettings {
     /// What kind of engine it is.
     pub backend: Backend,
-    /// Where the agent reaches the engine, `http://HOST:PORT`.
+    /// Where the agent reaches the engine, `http://HOST:PORT` or `https://HOST:PORT`.
     pub engine: Uri,
     /// Where frontends reach it.
     pub advertised: Uri,
-    /// The frontends' admin listeners, `http://HOST:PORT`.
+    /// The frontends' admin listeners, `http://HOST:PORT` or `https://HOST:PORT`.
     pub frontends: Vec<Uri>,
     /// Sent to every frontend as `Authorization`.
     pub authorization: Option<HeaderValue>,
