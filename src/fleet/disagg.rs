@@ -22,7 +22,7 @@ use super::{
     worker_set::{ConfigSource, SetKey},
     worker_spec::WorkerSpec,
 };
-use crate::select::{ConditionalDisagg, Selector, Tuning};
+use crate::select::{ConditionalDisagg, Selector, Tuning, TuningError};
 
 /// What a decode set knows of the prefill workers beside it. Other sets know of none.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +65,12 @@ pub enum ActivationError {
         "the cards of the prefill workers differ, and none is admitted; GET /v1/worker-sets on the admin listener says in what"
     )]
     Conflict,
+    /// What the prefill cards say, and what they leave to the decode set, do not go together.
+    #[error(
+        "the prefill workers' cards and their decode set's configuration, which holds where they are silent, do not go \
+         together: {0}. Give the prefill workers a router_config of their own, or change one of the two"
+    )]
+    Settings(TuningError),
     /// Cards, but none that this frontend can read.
     #[error(
         "no readable prefill model card; cannot resolve prefill routing: all {published} published cards are \
@@ -147,6 +153,26 @@ fn resolve(
     })
 }
 
+/// The same of sets in a view, with what is a key of its own on the prefill cards.
+fn resolve_beside(
+    decode: &RouterConfig,
+    prefill: Option<&SetView>,
+    unreadable: usize,
+) -> Result<Resolved, ActivationError> {
+    let mut resolved = resolve(&prefill.map_or_else(Vec::new, cards), unreadable, decode)?;
+    let whose = |on_card| whose(prefill, decode, resolved.advertised, on_card);
+    let cost_model = whose(|spec| spec.router_cost_model.is_some()).cost_model;
+    let hold = whose(|spec| spec.router_hold.is_some()).hold;
+    let tuning = &mut resolved.config.tuning;
+    (tuning.cost_model, tuning.hold) = (cost_model, hold);
+    if let Some(prefill) = prefill {
+        // Never the decode set's, whatever is silent.
+        tuning.device_weights = prefill.config.tuning.device_weights;
+    }
+    tuning.validate().map_err(ActivationError::Settings)?;
+    Ok(resolved)
+}
+
 /// The pairs of a fleet, kept over its changes: a pair that stays as it was keeps its selector, and with it its
 /// turn, and is logged once.
 #[derive(Default)]
@@ -214,21 +240,9 @@ impl Pools {
             return self.fail(known, sets[decode].key.clone(), conflict);
         }
         let config = Arc::clone(&sets[decode].config);
-        let cards = prefill.map_or_else(Vec::new, |prefill| cards(&sets[prefill]));
-        let resolved = resolve(&cards, unreadable, &config).map(|mut resolved| {
-            let prefill = prefill.map(|prefill| &sets[prefill]);
-            let whose = |on_card| whose(prefill, &config, resolved.advertised, on_card);
-            let cost_model = whose(|spec| spec.router_cost_model.is_some()).cost_model;
-            let hold = whose(|spec| spec.router_hold.is_some()).hold;
-            (resolved.config.tuning.cost_model, resolved.config.tuning.hold) = (cost_model, hold);
-            resolved
-        });
+        let resolved = resolve_beside(&config, prefill.map(|prefill| &sets[prefill]), unreadable);
         let (resolved, prefill) = match (resolved, prefill) {
-            (Ok(mut resolved), Some(prefill)) => {
-                // Not part of what a card advertises as its router configuration: the prefill set's own.
-                resolved.config.tuning.device_weights = sets[prefill].config.tuning.device_weights;
-                (resolved, prefill)
-            }
+            (Ok(resolved), Some(prefill)) => (resolved, prefill),
             (resolved, _) => {
                 let error = resolved.err().unwrap_or(ActivationError::NonePublished);
                 return self.fail(known, sets[decode].key.clone(), Problem::Activation(error));

@@ -12,6 +12,7 @@ use super::{
     cohort::differing_fields, frontend_routing::FrontendRouting, registry::Fleet,
     router_config::RouterConfig, worker_set::SetKey,
 };
+use crate::select::TuningError;
 
 /// What came of another configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +38,17 @@ pub enum ReconfigureError {
         set: Box<SetKey>,
         /// The fields in which its workers would differ.
         fields: Vec<String>,
+    },
+    /// What a worker's card says, which has precedence, and the configuration do not go together.
+    #[error(
+        "worker set {set} could not be routed under it beside what its workers' cards say: {error}. Change the cards first, or \
+         leave that setting as it is"
+    )]
+    Settings {
+        /// The set.
+        set: Box<SetKey>,
+        /// What does not.
+        error: TuningError,
     },
 }
 
@@ -75,6 +87,11 @@ impl Fleet {
         let mut sets = Vec::with_capacity(registry.sets.len());
         for before in &registry.sets {
             let after = before.reconfigured(&next.config);
+            // Under any policy: whoever waits may be the next to serve.
+            let mut tunings = after.cohorts.iter().map(|standing| standing.cohort.config.tuning);
+            if let Some(error) = tunings.find_map(|tuning| tuning.validate().err()) {
+                return Err(ReconfigureError::Settings { set: Box::new(after.key), error });
+            }
             let policy = self.on_config_mismatch;
             if after.stops(policy) && !before.stops(policy) {
                 let (set, fields) = (Box::new(after.key), differing_fields(&after.cohorts));

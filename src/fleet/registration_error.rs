@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::{namespaces::Namespaces, worker_set::SetKey, worker_spec::SpecError};
-use crate::slot::WorkerId;
+use crate::{select::TuningError, slot::WorkerId};
 
 /// A worker that was not taken in.
 #[derive(Debug, Error)]
@@ -30,6 +30,12 @@ pub enum RegistrationError {
         /// Whose it is.
         set: Box<SetKey>,
     },
+    /// What its card says of routing, and what the frontend says where the card is silent, do not go together.
+    #[error(
+        "its card and this frontend's flags make no routing configuration together: {0}. What the card leaves out is the \
+         frontend's: give the other value on the card too (router_hold = 0 turns the frontend's hold off), or change the frontend"
+    )]
+    Settings(TuningError),
     /// Its namespace is another frontend's.
     #[error(
         "namespace '{namespace}' is not served here: this frontend serves {served} (--namespace, --namespace-prefix)"

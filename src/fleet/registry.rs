@@ -319,6 +319,8 @@ impl Fleet {
         if let Some((name, set)) = registry.name_taken(card) {
             return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
         }
+        let effective = card.effective_config(&frontend.config);
+        effective.tuning.validate().map_err(RegistrationError::Settings)?;
         let index = self.index_for(registry, &IndexKey::of(card));
         Ok(Arc::new(Cohort::of(card, facts, checked.block_size, &frontend.config, index, loads)))
     }

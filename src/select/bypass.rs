@@ -193,20 +193,29 @@ impl ConditionalDisagg {
         }
     }
 
+    /// Checks every range, and that the policy has the threshold that it asks.
+    ///
+    /// # Errors
+    /// The first setting out of its range, or the policy.
+    pub fn validate(&self) -> Result<(), TuningError> {
+        self.validate_ranges()?;
+        if self.policy.asks_load() && self.prefill_busy_threshold.is_none() {
+            return Err(TuningError::NoPrefillBusyThreshold { policy: self.policy });
+        }
+        Ok(())
+    }
+
     /// Checks every range.
     ///
     /// # Errors
-    /// The first setting out of its range, or a policy without the threshold that it asks.
-    pub fn validate(&self) -> Result<(), TuningError> {
+    /// The first setting out of its range.
+    pub fn validate_ranges(&self) -> Result<(), TuningError> {
         tuning::share("conditional_disagg_eff_isl_ratio_threshold", self.eff_isl_ratio_threshold)?;
         for (field, value) in [
             ("conditional_disagg_prefill_busy_threshold", self.prefill_busy_threshold),
             ("conditional_disagg_decode_busy_threshold", self.decode_busy_threshold),
         ] {
             value.map_or(Ok(()), |value| tuning::weight(field, value))?;
-        }
-        if self.policy.asks_load() && self.prefill_busy_threshold.is_none() {
-            return Err(TuningError::NoPrefillBusyThreshold { policy: self.policy });
         }
         Ok(())
     }

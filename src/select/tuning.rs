@@ -174,11 +174,30 @@ impl Tuning {
             && (self.router_track_active_blocks || matches!(self.cost_model, CostModel::Time))
     }
 
-    /// Checks every range.
+    /// Checks every range, and that no two settings contradict each other.
+    ///
+    /// # Errors
+    /// The first setting out of its range, in order of the fields; else the first two that do not go together.
+    pub fn validate(&self) -> Result<(), TuningError> {
+        self.validate_ranges()?;
+        if self.router_track_output_blocks && !self.router_track_active_blocks {
+            return Err(TuningError::OutputWithoutActive);
+        }
+        if self.router_predicted_ttl_secs.is_some() && !self.use_kv_events {
+            return Err(TuningError::PredictedWithoutEvents);
+        }
+        if self.hold.is_some() && self.queue_policy != QueuePolicy::Fcfs {
+            return Err(TuningError::TwoOrders { policy: self.queue_policy });
+        }
+        self.conditional_disagg.map_or(Ok(()), |rule| rule.validate())
+    }
+
+    /// Checks every range, whatever goes together: all that a choice relies on. Which settings exclude each other is a rule for
+    /// whoever gives them, and what was decided before a rule was made, or past it, stays decided.
     ///
     /// # Errors
     /// The first setting out of its range, in order of the fields.
-    pub fn validate(&self) -> Result<(), TuningError> {
+    pub fn validate_ranges(&self) -> Result<(), TuningError> {
         credit(self.overlap_score_credit)?;
         weight("overlap_score_credit_decay", self.overlap_score_credit_decay)?;
         weight("prefill_load_scale", self.prefill_load_scale)?;
@@ -186,30 +205,14 @@ impl Tuning {
         share("host_cache_hit_weight", self.host_cache_hit_weight)?;
         share("disk_cache_hit_weight", self.disk_cache_hit_weight)?;
         weight("router_temperature", self.router_temperature)?;
-        if self.router_track_output_blocks && !self.router_track_active_blocks {
-            return Err(TuningError::OutputWithoutActive);
-        }
         seconds("router_ttl_secs", self.approximate_cache.ttl_secs)?;
-        if let Some(ttl) = self.router_predicted_ttl_secs {
-            seconds("router_predicted_ttl_secs", ttl)?;
-            if !self.use_kv_events {
-                return Err(TuningError::PredictedWithoutEvents);
-            }
-        }
-        self.validate_queue()?;
-        self.device_weights.validate()?;
-        self.conditional_disagg.map_or(Ok(()), |rule| rule.validate())
-    }
-
-    fn validate_queue(&self) -> Result<(), TuningError> {
+        self.router_predicted_ttl_secs.map_or(Ok(()), |ttl| seconds("router_predicted_ttl_secs", ttl))?;
         self.queue_threshold.map_or(Ok(()), |factor| weight("router_queue_threshold", factor))?;
         self.busy.active_decode_blocks.map_or(Ok(()), |of| share("active_decode_blocks_threshold", of))?;
         let factor = self.busy.active_prefill_tokens_frac;
         factor.map_or(Ok(()), |of| weight("active_prefill_tokens_threshold_frac", of))?;
-        if self.hold.is_some() && self.queue_policy != QueuePolicy::Fcfs {
-            return Err(TuningError::TwoOrders { policy: self.queue_policy });
-        }
-        Ok(())
+        self.device_weights.validate()?;
+        self.conditional_disagg.map_or(Ok(()), |rule| rule.validate_ranges())
     }
 
     /// Applies Dynamo's legacy `overlap_score_weight`: it is the prefill scale, and 0 also takes the credit.

@@ -9,6 +9,7 @@
     reason = "a failed expectation is how a test reports"
 )]
 
+mod combinations;
 mod conflict;
 mod drain;
 mod model;

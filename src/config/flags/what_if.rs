@@ -87,7 +87,7 @@ impl Changes {
     /// What `mode` and `tuning` are with these changes.
     ///
     /// # Errors
-    /// When the outcome is no tuning.
+    /// A setting that is out of its range.
     pub fn apply(&self, mode: Mode, tuning: &Tuning) -> Result<(Mode, Tuning), TuningError> {
         let changed = |field: Field| self.0.iter().find(|setting| setting.field == field).cloned();
         let settings = Settings::of(|row| {
@@ -101,7 +101,8 @@ impl Changes {
             conditional_disagg: tuning.conditional_disagg,
             ..tuning::tuning(&settings, *tuning)
         };
-        other.validate()?;
+        // No change that is taken excludes another setting, and what was recorded may: it was decided so.
+        other.validate_ranges()?;
         // The parser took no word that is no mode.
         let mode = changed(RouterMode).and_then(|_| settings.text(RouterMode)?.parse().ok()).unwrap_or(mode);
         Ok((mode, other))
@@ -121,10 +122,15 @@ impl fmt::Display for Changes {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::{Args as _, Command, FromArgMatches as _};
 
     use super::*;
-    use crate::{config::flags::Frontend, select::CostModel};
+    use crate::{
+        config::flags::Frontend,
+        select::{CostModel, queue::QueuePolicy},
+    };
 
     fn changes(args: &[&str]) -> Result<Changes, Unanswerable> {
         let command = RouterFlags::<Frontend>::augment_args(Command::new("test").no_binary_name(true));
@@ -139,6 +145,9 @@ mod tests {
             router_track_output_blocks: true,
             conditional_disagg: Some(Default::default()),
             device_weights: crate::device::Weights { external: 0.5, ..Default::default() },
+            // Whatever excludes what.
+            hold: Some(Duration::from_secs(2)),
+            queue_policy: QueuePolicy::Wspt,
             ..Tuning::default()
         };
         let none = changes(&[]).unwrap();

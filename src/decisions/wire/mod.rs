@@ -268,6 +268,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_is_read_though_its_settings_exclude_each_other_and_not_if_one_is_out_of_its_range() {
+        use crate::select::{Tuning, queue::QueuePolicy};
+
+        let of = |tuning| super::super::Rule { tuning, ..(*rule()).clone() };
+        let held = Tuning { hold: Some(Duration::from_secs(2)), ..Tuning::default() };
+        let two_orders = Tuning { queue_policy: QueuePolicy::Wspt, ..held };
+        let unseen = Tuning { router_predicted_ttl_secs: Some(1.0), use_kv_events: false, ..held };
+        for tuning in [held, two_orders, unseen] {
+            assert_eq!(again(&of(tuning)), Ok(of(tuning)));
+        }
+        let beyond = Tuning { router_temperature: -1.0, ..held };
+        assert_eq!(again(&of(beyond)), Err(Malformed("a setting in it is out of its range")));
+    }
+
+    #[test]
     fn numbers_out_of_their_range_are_no_numbers() {
         let mut long = vec![0xff; 9];
         long.push(2);
