@@ -215,8 +215,11 @@ fn a_batch_of_another_rank_is_counted_and_dropped() {
 fn a_batch_that_cannot_be_read_clears() {
     let mut rig = Rig::new();
     let readable = batch(&[Event::Stored(&[11, 12])], Some(3));
-    for (times, broken) in [&b"\xc1not msgpack"[..], &readable[..readable.len() / 2]].into_iter().enumerate()
-    {
+    // Whether 12 went nobody can tell.
+    let removal = serde_json::json!({"type": "BlockRemoved", "block_hashes": [11, null], "medium": "GPU"});
+    let removal = rmp_serde::to_vec(&serde_json::json!([1.5, [removal], 3])).unwrap();
+    let broken = [&b"\xc1not msgpack"[..], &readable[..readable.len() / 2], &removal];
+    for (times, broken) in broken.into_iter().enumerate() {
         rig.apply(&readable);
         assert_eq!(rig.held(), 2);
         rig.send(broken);
@@ -234,7 +237,7 @@ fn a_batch_that_cannot_be_read_clears() {
 #[test]
 fn an_event_that_cannot_be_read_costs_only_itself() {
     let mut rig = Rig::new();
-    let odd = serde_json::json!([1.5, [{"type": "BlockRemoved", "block_hashes": true}, event(&Event::Stored(&[11]))], 3]);
+    let odd = serde_json::json!([1.5, [{"type": "BlockStored", "block_hashes": true}, event(&Event::Stored(&[11]))], 3]);
     rig.apply(&rmp_serde::to_vec(&odd).unwrap());
     assert_eq!(rig.held(), 1);
     let rejected = rig.ingestor.counters().totals().rejected;

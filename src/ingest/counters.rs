@@ -48,7 +48,7 @@ pub struct IngestTotals {
     pub blocks: BlockTotals,
     /// Messages that were not shaped like a batch.
     pub bad_messages: u64,
-    /// Batches whose bytes could not be read, or not to their end.
+    /// Batches whose bytes could not be read, or not to their end, or with a removal among them that could not.
     pub unreadable_batches: u64,
     /// Batches that named another rank than their stream's.
     pub foreign_rank_batches: u64,

@@ -112,7 +112,7 @@ impl IndexSink {
         decoded.is_ok()
     }
 
-    /// Reads what was decoded into events; `None` if its end is missing.
+    /// Reads what was decoded into events; `None` if its end is missing, or a removal in it.
     fn read(&mut self) -> Option<Vec<Event>> {
         let mut events = Vec::new();
         if self.batch.rank.is_some_and(|rank| rank != self.source.rank.0) {
@@ -121,8 +121,9 @@ impl IndexSink {
         }
         self.normaliser.normalise(&self.batch, &mut events);
         self.count_rejections();
-        // What the lost end took away would stay in the index for good.
-        if self.batch.truncated { None } else { Some(events) }
+        // What was taken away unread would stay in the index for good.
+        let is_lost = self.batch.truncated || self.batch.lost_removal;
+        if is_lost { None } else { Some(events) }
     }
 
     /// Says once for each overload that one began.

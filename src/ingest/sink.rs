@@ -53,7 +53,7 @@ pub enum Taken {
     Taken,
     /// It was taken, and one of its events emptied the rank's cache.
     Emptied,
-    /// Its bytes could not be read.
+    /// What it took away could not be read.
     Unreadable,
     /// It was not taken: there has been no room for too long.
     Refused,

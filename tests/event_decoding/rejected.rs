@@ -84,6 +84,40 @@ fn a_bad_event_costs_itself_only() {
     }
 }
 
+/// What a removal that nobody understands took away is still in the index: whoever applies the batch must be told.
+#[test]
+fn a_batch_says_whether_blocks_went_that_nobody_can_name() {
+    let short = || array([2.into(), Value::Binary(vec![1; 7])]);
+    let cleared = |more: (&'static str, Value)| map([("type", "AllBlocksCleared".into()), more]);
+    for (lost, event) in [
+        (true, remove(&[], [("block_hashes", short())])),
+        (true, remove(&[], [("block_hashes", array([1.into(), Value::Nil]))])),
+        (true, remove(&[1], [("block_hashes", Value::Nil)])),
+        (true, array(["BlockRemoved".into(), true.into()])),
+        (true, array(["BlockRemoved".into()])),
+        (true, remove(&[1], [("medium", 7.into())])),
+        (true, remove(&[1], [("locality", array([]))])),
+        (true, array(["AllBlocksCleared".into(), "someone".into()])),
+        (true, cleared(("medium", 7.into()))),
+        // Of caches that the index holds nothing of.
+        (false, remove(&[1], [("medium", "TAPE".into())])),
+        (false, remove(&[1], [("ownership", "someone".into())])),
+        (false, remove(&[1], [("locality", "REMOTE".into())])),
+        (false, remove(&[1], [("group_idx", 3.into())])),
+        (false, array(["AllBlocksCleared".into(), "kvcr".into()])),
+        (false, cleared(("medium", "TAPE".into()))),
+        // They take nothing away, as far as anybody knows.
+        (false, store(&[], None, &[1, 2], [("block_hashes", short())])),
+        (false, store(&[1], None, &[1, 2], [("medium", 7.into())])),
+        (false, array(["BlockInactive".into(), short()])),
+        (false, remove(&[1], [("medium", Value::Nil)])),
+        (false, remove(&[1], [("remaining_copy_counts", "odd".into())])),
+    ] {
+        let payload = batch_of([remove(&[5], []), event.clone(), store(&[8], None, &[1, 2], [])]);
+        assert_eq!(decoded(&payload).lost_removal, lost, "{event}");
+    }
+}
+
 #[test]
 fn each_reason_to_drop_a_readable_event_is_counted() {
     let dropped: Vec<(&str, Value)> = vec![

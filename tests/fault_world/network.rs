@@ -2,6 +2,8 @@
 
 use std::{collections::VecDeque, rc::Rc, time::Duration};
 
+use crate::wire;
+
 /// What travels on the live connection, in order.
 #[derive(Clone)]
 pub(crate) enum Travelling {
@@ -145,8 +147,13 @@ impl Link {
     }
 }
 
-/// A frame that lost its end, or is noise. Neither can be read to its end.
+/// A frame that lost its end, or is noise, which cannot be read to its end; or one that took something away, and does not say what.
 pub(crate) fn garbled(payload: &Rc<[u8]>, rng: &mut fastrand::Rng) -> Rc<[u8]> {
+    if rng.u8(..3) == 0
+        && let Some(spoilt) = wire::without_a_removal(payload)
+    {
+        return spoilt.into();
+    }
     let mut bytes = payload[..rng.usize(..payload.len().max(1))].to_vec();
     if rng.bool() {
         bytes.fill_with(|| rng.u8(0xa0..0xc0));

@@ -108,6 +108,29 @@ impl Dialect {
     }
 }
 
+/// The same batch with nil in the place of the first name that it takes away; `None` if it takes away none, or cannot be read.
+pub(crate) fn without_a_removal(batch: &[u8]) -> Option<Vec<u8>> {
+    let mut batch = rmpv::decode::read_value(&mut &*batch).ok()?;
+    let Value::Array(parts) = &mut batch else { return None };
+    let Value::Array(events) = parts.get_mut(1)? else { return None };
+    *events.iter_mut().find_map(first_removed)? = Value::Nil;
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &batch).unwrap();
+    Some(bytes)
+}
+
+fn first_removed(event: &mut Value) -> Option<&mut Value> {
+    let names = match event {
+        Value::Array(fields) if fields[0].as_str() == Some("BlockRemoved") => &mut fields[1],
+        Value::Map(fields) if fields[0].1.as_str() == Some("BlockRemoved") => &mut fields[1].1,
+        _ => return None,
+    };
+    match names {
+        Value::Array(names) => names.first_mut(),
+        _ => None,
+    }
+}
+
 /// One entry a block: the adapter's name, and the salt with the first block of a sequence.
 fn extra_keys(run: &StoredRun) -> Value {
     let Namespace { lora, salt, .. } = &*run.namespace;

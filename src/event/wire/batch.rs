@@ -12,6 +12,8 @@ pub struct Batch {
     pub rank: Option<u32>,
     /// The payload ended early: the events before that point are here, the others are lost.
     pub truncated: bool,
+    /// Blocks may have gone by an event that could not be decoded, or whose cache nobody can tell: which ones is lost.
+    pub lost_removal: bool,
     /// Events that could not be decoded, by reason. The others of the batch are not affected.
     pub rejected: Rejections,
     pub(super) records: Vec<Record>,
@@ -167,6 +169,7 @@ impl Batch {
         self.timestamp_ms = 0;
         self.rank = None;
         self.truncated = false;
+        self.lost_removal = false;
         self.rejected.clear();
         self.records.clear();
         self.tokens.clear();

@@ -55,6 +55,8 @@ pub(super) struct Draft {
     pub(super) stored: StoredRecord,
     pub(super) hashes: Option<Span>,
     pub(super) copies: Option<Span>,
+    /// What says which cache the event is about was no word where it has to be one.
+    pub(super) odd_scope: bool,
 }
 
 impl Draft {
@@ -108,6 +110,7 @@ impl Draft {
         if item == Item::Nil || item.text() == Some("") {
             return;
         }
+        self.odd_scope |= item.text().is_none();
         let (word, scope) = (item.text().unwrap_or("?"), &mut self.stored.scope);
         match field {
             Field::Medium => scope.medium = Tier::from_medium(word).map_or(Medium::Unknown, Medium::Tier),

@@ -1,6 +1,6 @@
 //! One event: which kind it is, and its fields by position or by name.
 
-use super::batch::{Batch, Record, RemovedRecord, StoredRecord};
+use super::batch::{Batch, Ownership, Record, RemovedRecord, StoredRecord};
 use super::field::{Draft, Field};
 use super::reader::{Fault, Item, MALFORMED, Reader};
 use crate::event::Rejection;
@@ -71,6 +71,7 @@ pub(super) fn read(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Fau
             reader.skip()?;
             if let Fault::Rejected(reason) = fault {
                 batch.rejected.count(reason);
+                batch.lost_removal |= read_tag(start).is_ok_and(|tag| tag != Tag::Stored);
             }
         }
     }
@@ -92,7 +93,28 @@ fn parse(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<Record, Fault> {
         }
         _ => return Err(MALFORMED),
     };
+    batch.lost_removal |= hides_removal(tag, &draft);
     finish(tag, &draft)
+}
+
+/// Whether an event takes blocks away and will be dropped though they may be among those that the index holds: which cache it is about
+/// cannot be read, or it empties that of an owner who is not known. Not so a removal that names an owner or a medium to come: stores
+/// that name it are dropped likewise.
+fn hides_removal(tag: Tag, draft: &Draft) -> bool {
+    match tag {
+        Tag::Stored => false,
+        Tag::Removed => draft.odd_scope,
+        Tag::Cleared => draft.odd_scope || draft.stored.scope.ownership == Ownership::Unknown,
+    }
+}
+
+/// The tag of an event, whatever of the rest cannot be read.
+fn read_tag(mut event: Reader<'_>) -> Result<Tag, Fault> {
+    match event.item()? {
+        Item::Array(len) if len > 0 => Tag::of(event.item()?.text().ok_or(MALFORMED)?),
+        Item::Map(pairs) => find_tag(event, pairs),
+        _ => Err(MALFORMED),
+    }
 }
 
 /// The tag of a map, wherever in it: an event of an unknown kind must be known as such before a field of it that
