@@ -25,7 +25,9 @@ use kvroute::{
 struct Nowhere;
 
 impl Streams for Nowhere {
-    fn index_created(&self, _: &IndexKey, _: Vec<IndexWriter>) {}
+    fn index_created(&self, _: &IndexKey, _: Vec<IndexWriter>) -> Result<(), String> {
+        Ok(())
+    }
 
     fn index_dropped(&self, _: &IndexKey) {}
 

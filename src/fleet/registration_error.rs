@@ -46,6 +46,9 @@ pub enum RegistrationError {
         /// What is served.
         served: Namespaces,
     },
+    /// There can be no index of its model now.
+    #[error("its model has no index yet, and none could be made: {0}; register it again after that")]
+    Index(String),
     /// Its event stream cannot be opened.
     #[error("kv_events_endpoint: {0}")]
     Stream(String),

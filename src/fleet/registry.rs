@@ -321,15 +321,15 @@ impl Fleet {
         }
         let effective = card.effective_config(&frontend.config);
         effective.tuning.validate().map_err(RegistrationError::Settings)?;
-        let index = self.index_for(registry, &IndexKey::of(card));
+        let index = self.index_for(registry, &IndexKey::of(card))?;
         Ok(Arc::new(Cohort::of(card, facts, checked.block_size, &frontend.config, index, loads)))
     }
 
     /// The index of a key. Indexes stay when their sets are gone, since a set often comes back; but each has a
     /// thread, so those that nobody needs go when there are many.
-    fn index_for(&self, registry: &mut Registry, key: &IndexKey) -> PrefixIndex {
+    fn index_for(&self, registry: &mut Registry, key: &IndexKey) -> Result<PrefixIndex, RegistrationError> {
         if let Some(index) = registry.indexes.get(key) {
-            return index.clone();
+            return Ok(index.clone());
         }
         if registry.indexes.len() >= MANY_INDEXES {
             for key in registry.drop_idle_indexes() {
@@ -337,9 +337,10 @@ impl Fleet {
             }
         }
         let (index, writers) = PrefixIndex::new(SHARDS);
-        self.streams.index_created(key, writers);
+        // Kept only if something feeds it: the next worker may find what this one did not.
+        self.streams.index_created(key, writers).map_err(RegistrationError::Index)?;
         registry.indexes.insert(key.clone(), index.clone());
-        index
+        Ok(index)
     }
 
     /// Gives every rank a slot and a stream; on an error closes what it opened.

@@ -57,7 +57,11 @@ pub struct StreamSource {
 /// request waits for them.
 pub trait Streams: Send + Sync {
     /// A new index: from now on streams of this key feed `writers`.
-    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>);
+    ///
+    /// # Errors
+    /// Why nothing can feed them, for whoever registered the worker that it was made for. There is no such index then, and the
+    /// next worker of the key asks again.
+    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) -> Result<(), String>;
     /// No set needs an index any more, and none of its streams is open.
     fn index_dropped(&self, key: &IndexKey);
     /// A rank came. Its stream writes `status`.

@@ -210,15 +210,14 @@ impl FleetStreams {
 }
 
 impl Streams for FleetStreams {
-    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) {
+    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) -> Result<(), String> {
         let (budget, replays) = (Arc::clone(&self.budget), Arc::clone(&self.replays));
-        match Ingestor::start_within(writers, self.settings, budget, replays) {
-            Ok(ingestor) => {
-                self.open.lock().ingestors.insert(key.clone(), Arc::new(ingestor));
-            }
-            // `open` then refuses every worker of the model with the reason.
-            Err(error) => error!(%error, model = key.model, "no thread to apply KV events with"),
-        }
+        let ingestor = Ingestor::start_within(writers, self.settings, budget, replays).map_err(|error| {
+            error!(%error, model = key.model, "no thread to apply KV events with");
+            format!("no thread to apply its KV events with ({error}); raise the process's limits")
+        })?;
+        self.open.lock().ingestors.insert(key.clone(), Arc::new(ingestor));
+        Ok(())
     }
 
     fn index_dropped(&self, key: &IndexKey) {
@@ -229,7 +228,7 @@ impl Streams for FleetStreams {
 
     fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String> {
         let Some(ingestor) = self.ingestor(key) else {
-            return Err("the index of this model has no thread to apply KV events with".to_owned());
+            return Err("the model has no index to write its KV events to".to_owned());
         };
         let whose = Whose::from(&source);
         let StreamSource { slot, worker, rank, block_size, eagle, room, .. } = source;

@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub(crate) closed: Vec<(u32, u32)>,
     /// Every slot that `close` was called for.
     pub(crate) ended: BTreeSet<(u32, u32)>,
+    /// No index can be made.
+    pub(crate) has_no_thread: bool,
     /// The ranks whose streams do not open.
     pub(crate) broken: BTreeSet<u32>,
 }
@@ -44,11 +46,15 @@ pub(crate) fn name(slot: Slot) -> (u32, u32) {
 }
 
 impl Streams for Recorder {
-    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) {
+    fn index_created(&self, key: &IndexKey, writers: Vec<IndexWriter>) -> Result<(), String> {
         assert_eq!(writers.len(), 1);
-        let indexes = &mut self.0.state.lock().indexes;
-        assert!(!indexes.contains(key), "an index of {key:?} is there already");
-        indexes.push(key.clone());
+        let state = &mut self.0.state.lock();
+        if state.has_no_thread {
+            return Err("no thread is left".to_owned());
+        }
+        assert!(!state.indexes.contains(key), "an index of {key:?} is there already");
+        state.indexes.push(key.clone());
+        Ok(())
     }
 
     fn index_dropped(&self, key: &IndexKey) {

@@ -106,6 +106,19 @@ fn an_id_belongs_to_one_description() {
     assert!(next != given && next != chosen, "an id that somebody chose is not given out");
 }
 
+/// A thread that could not be had once must not keep a model's workers out for good.
+#[test]
+fn an_index_that_could_not_be_made_is_asked_for_again() {
+    let (fleet, recorder) = fleet();
+    recorder.0.state.lock().has_no_thread = true;
+    let error = fleet.register(spec(None, "m", 1), None).unwrap_err();
+    assert!(matches!(&error, RegistrationError::Index(why) if why == "no thread is left"), "{error}");
+    assert!(fleet.view().sets.is_empty());
+    recorder.0.state.lock().has_no_thread = false;
+    let id = fleet.register(spec(None, "m", 1), None).unwrap();
+    assert!(fleet.view().worker(id).is_some());
+}
+
 #[test]
 fn leases_run_out_unless_renewed_and_follow_the_last_registration() {
     let (fleet, _) = fleet();

@@ -143,7 +143,9 @@ fn check_tokenizers<'a>(
 struct Nowhere;
 
 impl Streams for Nowhere {
-    fn index_created(&self, _: &IndexKey, _: Vec<IndexWriter>) {}
+    fn index_created(&self, _: &IndexKey, _: Vec<IndexWriter>) -> Result<(), String> {
+        Ok(())
+    }
 
     fn index_dropped(&self, _: &IndexKey) {}
 
