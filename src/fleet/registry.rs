@@ -47,9 +47,14 @@ struct Worker {
 }
 
 impl Worker {
+    /// The time that a registration says, if it is another one than before: the worker was started anew, and perhaps its engine.
+    fn restart(&self, started_ms: Option<u64>) -> Option<u64> {
+        started_ms.filter(|_| started_ms != self.started_ms)
+    }
+
     /// Whether a registration that says this is a drained worker's successor under its id.
     fn is_succeeded(&self, started_ms: Option<u64>) -> bool {
-        self.info.is_draining() && started_ms.is_some() && started_ms != self.started_ms
+        self.info.is_draining() && self.restart(started_ms).is_some()
     }
 }
 
@@ -168,7 +173,8 @@ impl Fleet {
     /// Takes a worker in; with `lease`, for that long unless heartbeats renew it. A worker that registers
     /// again under its id with the same description renews, under the new lease and with its old time, and with the adapters
     /// that it names now; one that
-    /// stays without a lease goes on doing so. Who drains goes on draining, unless the registration says that the worker
+    /// stays without a lease goes on doing so. One that says it was started at another time than it said before
+    /// (`registered_ms`) is credited nothing until its streams have shown that its engine is the same. Who drains goes on draining, unless the registration says that the worker
     /// was started at another time (`registered_ms`): what was drained is gone then, and its successor joins anew.
     ///
     /// # Errors
@@ -203,9 +209,7 @@ impl Fleet {
                 if let Some((name, set)) = registry.name_taken(&checked.card) {
                     return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
                 }
-                if let Some(present) = registry.workers.get_mut(&id) {
-                    present.started_ms = spec.registered_ms.or(present.started_ms);
-                }
+                registry.note_restart(id, spec.registered_ms, &*self.streams);
                 self.leases.grant(id, lease, Instant::now());
                 if info.set_adapters(&spec.lora_adapters) {
                     info!(worker = %id, adapters = spec.lora_adapters.join(", "), "worker serves other adapters now");
@@ -434,6 +438,22 @@ impl Registry {
             self.sets.len() - 1
         });
         &mut self.sets[position]
+    }
+
+    /// Notes when a worker that is here says that it was started. If it says so of another time than before, what its ranks were
+    /// known to have cached may be gone.
+    fn note_restart(&mut self, id: WorkerId, started_ms: Option<u64>, streams: &dyn Streams) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        let Some(started_ms) = worker.restart(started_ms) else { return };
+        worker.started_ms = Some(started_ms);
+        info!(worker = %id, started_ms, "worker was started anew: its event streams have to show that its engine is the same");
+        let members = self.sets.iter().filter(|set| set.key == worker.set).flat_map(|set| &set.members);
+        for member in members.filter(|member| member.worker.id == id) {
+            streams.restarted(member.slot, started_ms);
+            if let Some(expected) = &member.expected {
+                expected.kept_by.doubt();
+            }
+        }
     }
 
     /// Takes a worker out of its set; its loads and its streams are still there then.

@@ -69,6 +69,9 @@ pub trait Streams: Send + Sync {
     /// # Errors
     /// What is wrong with the endpoint, for whoever registered the worker. There is then nothing to close.
     fn open(&self, key: &IndexKey, source: StreamSource, status: Arc<StreamStatus>) -> Result<(), String>;
+    /// The worker of a rank says that it was started at another time than it said before, and what that is. Who is behind the
+    /// stream, if there is one, has to be shown anew before anything is credited to it.
+    fn restarted(&self, slot: Slot, started_ms: u64);
     /// A rank came of which it is guessed what it has cached, from what it is sent: `slot` is to hold that, within `limits`, until
     /// it is closed. It is `rank`, the rank's own slot, or one beside it, which is emptied whenever the stream of `rank` says
     /// that its cache is empty. Who guesses is told by what is returned; `None` if nobody does.

@@ -242,6 +242,14 @@ impl Streams for FleetStreams {
         Ok(())
     }
 
+    fn restarted(&self, slot: Slot, started_ms: u64) {
+        if let Some(followed) = self.open.lock().streams.get_mut(&slot) {
+            // What a snapshot says of the rank is true of the engine that is there now.
+            followed.whose.started_ms = Some(started_ms);
+            followed.stream.engine_start_changed();
+        }
+    }
+
     fn expect(
         &self,
         key: &IndexKey,

@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) ended: BTreeSet<(u32, u32)>,
     /// No index can be made.
     pub(crate) has_no_thread: bool,
+    /// Slots whose workers say that they were started anew, and when.
+    pub(crate) restarted: Vec<((u32, u32), u64)>,
     /// The ranks whose streams do not open.
     pub(crate) broken: BTreeSet<u32>,
 }
@@ -75,6 +77,12 @@ impl Streams for Recorder {
         assert_eq!(sharing, None, "slot {} is taken", source.slot);
         state.open.insert(name(source.slot), (key.clone(), status));
         Ok(())
+    }
+
+    fn restarted(&self, slot: Slot, started_ms: u64) {
+        let mut state = self.0.state.lock();
+        assert!(!state.ended.contains(&name(slot)), "slot {slot} is gone");
+        state.restarted.push((name(slot), started_ms));
     }
 
     fn close(&self, key: &IndexKey, slot: Slot) {

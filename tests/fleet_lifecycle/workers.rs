@@ -106,6 +106,30 @@ fn an_id_belongs_to_one_description() {
     assert!(next != given && next != chosen, "an id that somebody chose is not given out");
 }
 
+#[test]
+fn a_worker_that_was_started_anew_has_to_show_who_its_engine_is() {
+    let (fleet, recorder) = fleet();
+    let told = || std::mem::take(&mut recorder.0.state.lock().restarted);
+    let of = |id, started: Option<u64>| WorkerSpec { registered_ms: started, ..spec(Some(id), "m", 2) };
+    for id in [1, 2] {
+        fleet.register(of(id, Some(1_000)), None).unwrap();
+    }
+    let slots = slots(&fleet);
+    for again in [Some(1_000), None, Some(1_000)] {
+        fleet.register(of(1, again), None).unwrap();
+        assert_eq!(told(), [], "it renewed, and says no other time");
+    }
+    fleet.register(of(1, Some(2_000)), None).unwrap();
+    assert_eq!(told(), [(slots[0], 2_000), (slots[1], 2_000)], "the ranks of that worker alone");
+    fleet.register(of(1, Some(2_000)), None).unwrap();
+    assert_eq!(told(), []);
+
+    // Whoever never said a time may be another one, too.
+    fleet.register(of(3, None), None).unwrap();
+    fleet.register(of(3, Some(3_000)), None).unwrap();
+    assert_eq!(told().len(), 2);
+}
+
 /// A thread that could not be had once must not keep a model's workers out for good.
 #[test]
 fn an_index_that_could_not_be_made_is_asked_for_again() {

@@ -153,5 +153,7 @@ impl Streams for Nowhere {
         Ok(())
     }
 
+    fn restarted(&self, _: Slot, _: u64) {}
+
     fn close(&self, _: &IndexKey, _: Slot) {}
 }
