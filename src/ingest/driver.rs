@@ -33,7 +33,7 @@ pub(super) struct Driver<S> {
     sink: S,
     subscriber: Subscriber,
     replay: Option<ReplaySocket>,
-    /// From which batch on a replay is to be asked for once it may be.
+    /// From which batch on a replay is to be asked for once it may be; as long as there is one, the sink was told last that it waits.
     wanted: Option<u64>,
     /// The turn of the replay that is asked for, or wanted.
     permit: Option<Permit>,
@@ -246,8 +246,9 @@ impl<S: Sink> Driver<S> {
         }
         if !self.machine.awaits_replay() {
             self.replay = None;
-            self.wanted = None;
-            if self.permit.take().is_some_and(|permit| !permit.is_granted()) {
+            self.permit = None;
+            // Not by the permit: it may have been granted since anybody looked.
+            if self.wanted.take().is_some() {
                 self.sink.note(Note::ReplayWaits(false));
             }
         }
@@ -256,9 +257,12 @@ impl<S: Sink> Driver<S> {
     /// Asks for a replay, or gets in line. A stream that asks again while it replays, or waits, keeps its turn.
     fn ask(&mut self, from: u64) {
         self.replay = None;
-        self.wanted = Some(from);
+        let waited = self.wanted.replace(from).is_some();
         let permit = self.permit.get_or_insert_with(|| self.lent.replays.ask(self.inbox.waker()));
         if permit.is_granted() {
+            if waited {
+                self.sink.note(Note::ReplayWaits(false));
+            }
             self.open_replay();
         } else {
             self.sink.note(Note::ReplayWaits(true));
@@ -313,5 +317,79 @@ impl<S: Sink> Driver<S> {
             self.subscriber = subscriber;
             self.reopen_at = Some(now + UNCONNECTED);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{num::NonZeroUsize, sync::Arc};
+
+    use super::*;
+    use crate::{
+        fleet::StreamState,
+        ingest::{
+            replays::Replays,
+            source::{Contexts, Endpoint},
+        },
+    };
+
+    /// Remembers whether a replay was last said to wait.
+    #[derive(Default)]
+    struct Told(Option<bool>);
+
+    impl Sink for Told {
+        fn apply(&mut self, _: u64, _: &[u8], _: Pace, _: &dyn Fn() -> bool) -> Taken {
+            Taken::Taken
+        }
+
+        fn clear(&mut self) {}
+
+        fn publish(&mut self, _: StreamState) {}
+
+        fn note(&mut self, note: Note) {
+            if let Note::ReplayWaits(waits) = note {
+                self.0 = Some(waits);
+            }
+        }
+    }
+
+    /// A stream that wants a replay while the only one that may run is another's, which is returned too.
+    fn waiting() -> (Driver<Told>, Permit) {
+        let replays = Replays::new(NonZeroUsize::MIN);
+        let other = replays.ask(|| {});
+        let lent = Contexts::with(Arc::clone(&replays)).lend();
+        // Nobody is there, and nobody has to be.
+        let endpoint = Endpoint::connect("tcp://127.0.0.1:1");
+        let feed = Feed { replay: Some("tcp://127.0.0.1:1".to_owned()), ..Feed::new(endpoint) };
+        let subscriber = Subscriber::open(&lent.context, &feed).unwrap();
+        let mut driver = Driver::new(feed, Told::default(), subscriber, lent, Inbox::new().unwrap());
+        driver.machine.connected(driver.now());
+        driver.drain();
+        assert_eq!((driver.sink.0, driver.wanted), (Some(true), Some(0)));
+        (driver, other)
+    }
+
+    #[test]
+    fn a_stream_that_needs_no_replay_any_more_does_not_say_that_it_waits_for_one() {
+        for is_granted in [false, true] {
+            let (mut driver, other) = waiting();
+            let _held = (!is_granted).then_some(other);
+            driver.machine.disconnected();
+            driver.drain();
+            assert_eq!(driver.sink.0, Some(false), "granted meanwhile: {is_granted}");
+            assert!(driver.permit.is_none());
+        }
+    }
+
+    #[test]
+    fn a_stream_that_asks_again_when_it_may_does_not_say_that_it_waits() {
+        let (mut driver, other) = waiting();
+        driver.machine.connected(driver.now());
+        driver.drain();
+        assert_eq!(driver.sink.0, Some(true), "it keeps its turn");
+        drop(other);
+        driver.machine.connected(driver.now());
+        driver.drain();
+        assert_eq!((driver.sink.0, driver.replay.is_some()), (Some(false), true));
     }
 }

@@ -70,6 +70,11 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    pub(super) fn new() -> io::Result<Self> {
+        let (woken, wake) = io::pipe()?;
+        Ok(Self { signals: Arc::default(), woken, wake: Arc::new(wake) })
+    }
+
     /// For whoever has to make the thread look at something of its own.
     pub(super) fn waker(&self) -> impl Fn() + Send + Sync + use<> {
         let pipe = Arc::clone(&self.wake);
@@ -146,9 +151,8 @@ impl Stream {
                 .map_err(|source| SourceError::Replay { address: address.clone(), source })?;
         }
         let address = subscriber.address().unwrap_or_else(|| feed.endpoint.address.clone());
-        let (woken, wake) = io::pipe().map_err(spawn)?;
-        let (wake, signals) = (Arc::new(wake), Arc::new(Signals::default()));
-        let inbox = Inbox { signals: Arc::clone(&signals), woken, wake: Arc::clone(&wake) };
+        let inbox = Inbox::new().map_err(spawn)?;
+        let (signals, wake) = (Arc::clone(&inbox.signals), Arc::clone(&inbox.wake));
         let driver = Driver::new(feed.clone(), sink, subscriber, lent, inbox).resuming(memory);
         let thread =
             thread::Builder::new().name("kv-events".into()).spawn(move || driver.run()).map_err(spawn)?;
