@@ -168,7 +168,7 @@ impl Applier {
             Job::Load(load) => load.go_on(&mut self.writer),
             Job::Expect(slot, room) => {
                 self.rooms.insert(slot.index, room);
-                let all = self.rooms.values().sum::<u64>().min(MOST_EXPECTED);
+                let all = in_all(self.rooms.values().copied());
                 self.writer.expect(self.budget.expected(all) as usize);
             }
             Job::Begin { rank, slot, limits } => self.expecting.begin(rank, slot, limits),
@@ -228,6 +228,11 @@ impl Applier {
         // After the writes: whoever sees the cursor relies on them.
         status.set_cursor(Some(batch.sequence));
     }
+}
+
+/// Blocks that these caches have room for, as far as tables are made for them.
+fn in_all(rooms: impl Iterator<Item = u64>) -> u64 {
+    rooms.fold(0, u64::saturating_add).min(MOST_EXPECTED)
 }
 
 #[cfg(test)]
@@ -324,6 +329,12 @@ mod tests {
         assert_eq!(held_after_each(&end), [2, 2, 2, 1]);
         let only = [chain(None, &[1]), chain(None, &[1]), removed(&[1]), removed(&[1])];
         assert_eq!(held_after_each(&only), [1, 1, 1, 0]);
+    }
+
+    #[test]
+    fn rooms_beyond_all_measure_are_as_much_as_tables_are_made_for() {
+        assert_eq!(in_all([3, 4].into_iter()), 7);
+        assert_eq!(in_all([u64::MAX, 1].into_iter()), MOST_EXPECTED);
     }
 
     #[test]
