@@ -235,6 +235,15 @@ fn a_batch_that_cannot_be_read_clears() {
 }
 
 #[test]
+fn an_engine_that_announces_more_than_any_batch_has_is_disconnected() {
+    let mut rig = Rig::new();
+    rig.apply(&batch(&[Event::Stored(&[11])], Some(3)));
+    rig.send(&vec![0; (64 << 20) + 1]);
+    rig.wait_state(StreamState::Unproven);
+    assert_eq!(rig.ingestor.counters().totals().unreadable_batches, 0, "nobody took it");
+}
+
+#[test]
 fn an_event_that_cannot_be_read_costs_only_itself() {
     let mut rig = Rig::new();
     let odd = serde_json::json!([1.5, [{"type": "BlockStored", "block_hashes": true}, event(&Event::Stored(&[11]))], 3]);

@@ -10,6 +10,9 @@ use super::{EndpointMode, Feed};
 
 /// As many batches as vLLM's publisher keeps for a slow subscriber; ZMQ's own default is 1,000.
 const RECEIVE_LIMIT: i32 = 100_000;
+/// Bytes of a frame at most: whoever announces a longer one is disconnected before it is read. A batch tells what an engine did in a
+/// step or so: the tokens of a million and the names and keys of 65,536 blocks take about 15 MB.
+const LARGEST_FRAME: i64 = 64 << 20;
 /// No real batch has more frames; one that has is not copied together.
 const MAX_FRAMES: usize = 8;
 /// The sequence number that ends a replay: -1.
@@ -208,6 +211,7 @@ fn monitor_address() -> String {
 
 fn set_common(socket: &Socket) -> Result<(), zmq::Error> {
     socket.set_linger(0)?;
+    socket.set_maxmsgsize(LARGEST_FRAME)?;
     // A dead peer is found by heartbeats first; the system's own probes are for those that speak none.
     socket.set_tcp_keepalive(1)?;
     socket.set_tcp_keepalive_idle(30)?;
