@@ -60,6 +60,12 @@ impl<const PLANES: usize> Space<PLANES> {
         ((self.bounds.len() as u64 * u64::from(CHUNK) - self.free) * planes, self.free * planes)
     }
 
+    /// Whether `count` words, at most a chunk, can be set aside, be it by growing as far as `spare` chunks before the limit. Not by how
+    /// many words are free: they may lie in pieces that are too short.
+    pub(in crate::index) fn has_room(&self, arena: &Arena<PLANES>, count: u32, spare: usize) -> bool {
+        self.bounds.len() + spare < self.limit || self.fitting(arena, count.next_multiple_of(GRAIN)).is_some()
+    }
+
     /// Sets aside `count` words, at most a chunk; returns their index and their real number, or `None` if the
     /// arena is full.
     pub(in crate::index) fn take(&mut self, arena: &Arena<PLANES>, count: u32) -> Option<(u32, u32)> {
@@ -257,6 +263,23 @@ mod tests {
             assert!(space.take(&arena, CHUNK).is_some());
         }
         assert_eq!(space.bounds.len(), chunks);
+    }
+
+    #[test]
+    fn an_arena_has_room_for_what_it_can_set_aside() {
+        let arena = Arena::<1>::new(4);
+        let mut space = Space::new(&arena);
+        for left in (0..4).rev() {
+            let spares: Vec<usize> = (0..4).filter(|&spare| space.has_room(&arena, CHUNK, spare)).collect();
+            assert_eq!(spares.len(), left + 1, "chunks that it may yet grow by");
+            assert!(space.take(&arena, CHUNK).is_some());
+        }
+        // As many words as two pieces of 100 have, and none so long.
+        for piece in [0, 104] {
+            space.give(&arena, piece, 100);
+        }
+        assert!(space.usage().1 == 200 && space.has_room(&arena, 97, 0) && !space.has_room(&arena, 101, 0));
+        assert_eq!(space.take(&arena, 101), None);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Tree {
     }
 
     /// Whether a chain may go on in the run itself: the point is its end, and whoever else holds the whole run is one of
-    /// the few that can be marked as holding its present length.
+    /// the few that can be marked as holding its present length, for which there is room.
     fn can_append(&self, tier: usize, seat: u32, Point { run, offset }: Point) -> bool {
         if run == 0 || offset >= MAX_RUN || offset != self.length(run) {
             return false;
@@ -74,6 +74,7 @@ impl Tree {
         let open = set == 0 && (family.first_child == 0 || family.floor() < offset);
         open && self.holds(tier, seat, Place { run, offset: offset - 1 })
             && (tier != GPU || self.shared.is_whole(header, set, seat))
+            && [GPU, tier].into_iter().all(|tier| self.has_room(run, tier))
     }
 
     fn append(&mut self, tier: usize, seat: u32, point: Point, blocks: &[StoredBlock], mapped: bool) -> Made {
@@ -248,13 +249,6 @@ impl Tree {
         let chain = blocks.iter().map(|block| block.engine.0);
         self.names.insert_chain(chain, run, from, &*self.shared)
     }
-
-    /// Whether the arena of marks has room for what the next changes may need.
-    pub(super) fn has_room_for_marks(&self) -> bool {
-        let (used, free) = self.marks.usage();
-        free > 0
-            || used < (self.shared.marks.limit() - self.shared.marks.limit() / 64) as u64 * u64::from(CHUNK)
-    }
 }
 
 fn nothing(point: Point, why: Stopped) -> Made {
@@ -268,4 +262,40 @@ fn made(count: usize, last: Place, wanted: usize, full: bool) -> Made {
         false => full.then_some(Stopped::RunIsFull),
     };
     Made { count, last, stopped }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{event::EngineHash, hash::BlockHash, index::raw::Shared};
+
+    fn blocks(numbers: &[u64]) -> Vec<StoredBlock> {
+        let block = |&number| StoredBlock { engine: EngineHash(number), content: Some(BlockHash(number)) };
+        numbers.iter().map(block).collect()
+    }
+
+    #[test]
+    fn a_run_that_others_hold_is_not_made_longer_where_marks_have_no_room() {
+        let shared = Arc::new(Shared::new(1, 7));
+        let mut tree = Tree::new(Arc::clone(&shared), 7);
+        let run = tree.make(GPU, 0, Point::START, &blocks(&[1, 2]), true).last.run;
+        for seat in [1, 2] {
+            tree.hold(GPU, seat, run, Interval { start: 0, end: 2 });
+        }
+        assert!(tree.has_room(run, GPU));
+        while tree.marks.take(&shared.marks, CHUNK).is_some() {}
+        // Words are free, in a piece that is too short for what would change.
+        tree.marks.give(&shared.marks, 0, 4);
+        assert!(!tree.has_room(run, GPU));
+
+        let made = tree.make(GPU, 0, Point { run, offset: 2 }, &blocks(&[3]), true);
+        assert!(made.count == 1 && made.last.run != run, "{made:?}");
+        let second = Place { run, offset: 1 };
+        for seat in [0, 1, 2] {
+            assert!(tree.holds(GPU, seat, second), "seat {seat}");
+            assert_eq!(tree.holds(GPU, seat, made.last), seat == 0, "seat {seat}");
+        }
+    }
 }

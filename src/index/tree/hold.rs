@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 
-use super::{Place, Tree};
+use super::{Place, Tree, marking::list_footprint};
 use crate::{
     event::EngineHash,
     index::raw::{CHUNK, GPU, Interval, NAME, SeatSet, halves},
@@ -15,6 +15,10 @@ type Intervals = SmallVec<[Interval; 4]>;
 
 /// Marks that a list may have before holding is refused. Removals may still add some: a hole makes two of one.
 const MARKS: usize = (CHUNK - CHUNK / 8) as usize;
+/// Words for the sets of seats that change with a list: three of the largest.
+const SETS: u32 = CHUNK / 8;
+/// The part of the arena of marks, one in so many, that is kept for removals, which are never refused.
+const KEPT: usize = 64;
 
 impl Tree {
     /// Whether a seat holds a block.
@@ -42,10 +46,12 @@ impl Tree {
         })
     }
 
-    /// Whether there is room for one more mark on a run, and for anything at all.
+    /// Whether there is room for one more mark on a run, whose list may have to be written anew for it.
     pub(in crate::index) fn has_room(&self, run: u32, tier: usize) -> bool {
-        let marking = self.marking(run);
-        self.marks_of(&marking, tier).len() < MARKS && self.has_room_for_marks()
+        let arena = &self.shared.marks;
+        let marks = self.marks_of(&self.marking(run), tier).len();
+        let words = (list_footprint(marks as u32 + 1) + SETS).min(CHUNK);
+        marks < MARKS && self.marks.has_room(arena, words, arena.limit() / KEPT)
     }
 
     /// Which of the blocks `wanted` of a run a seat holds.

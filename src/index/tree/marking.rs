@@ -31,6 +31,11 @@ fn list_of(tier: usize) -> usize {
     usize::from(tier != GPU)
 }
 
+/// Words of a piece for a list of `length` marks, with room for a few more, so that it does not move at each mark.
+pub(super) fn list_footprint(length: u32) -> u32 {
+    length + 3 + length / 2
+}
+
 /// The inline form of up to four seats, ascending.
 fn inline(seats: impl Iterator<Item = u32>) -> u64 {
     let mut word = NO_SEATS;
@@ -340,17 +345,15 @@ impl Tree {
     }
 
     fn new_list(&mut self, marks: &[Mark]) -> u32 {
-        // Room for a few more, so that a list does not move at each mark.
-        let length = marks.len() as u32;
-        let handle = self.take_piece((length + 3 + length / 2).min(CHUNK));
+        let handle = self.take_piece(list_footprint(marks.len() as u32).min(CHUNK));
         if handle != 0 {
             self.shared.marks.write_list(handle, marks);
         }
         handle
     }
 
-    /// Handle of a new piece. 0, which forgets the marks that were to go there, only if the arena is full, which
-    /// [`Tree::has_room`] keeps from happening.
+    /// Handle of a new piece. 0, which forgets the marks that were to go there, only if the arena is full: whoever adds holders asks
+    /// [`Tree::has_room`] before, and what that keeps back is for removals.
     fn take_piece(&mut self, words: u32) -> u32 {
         let Some((index, size)) = self.marks.take(&self.shared.marks, words) else {
             debug_assert!(false, "the arena of marks is full");
