@@ -101,7 +101,8 @@ impl Ranks<'_> {
     }
 
     /// Begins to guess what a rank without events has cached, where its configuration asks for that by now, and drops what was
-    /// guessed where it does not any more: nobody is told what it is sent from then on.
+    /// guessed where it does not any more. While the mode is `kv` what it is sent from then on is noted all the same, and counts
+    /// once guesses do again.
     pub(super) fn guess_as_told(&mut self, kind: WorkerType, member: &mut Arc<RankMember>) {
         let (cohort, guessed) = (&member.cohort, member.status.state() == StreamState::Approximate);
         match (guesses(cohort, kind), &member.expected) {

@@ -100,7 +100,7 @@ pub struct StreamStatus {
     replays: AtomicU64,
     restarts: AtomicU64,
     reconnects: AtomicU64,
-    rejected_batches: AtomicU64,
+    unreadable_batches: AtomicU64,
     overloads: AtomicU64,
     /// Times that it came to each state, in the order of [`StreamState::ALL`].
     entered: [AtomicU64; StreamState::ALL.len()],
@@ -126,7 +126,7 @@ impl StreamStatus {
             replays: AtomicU64::new(0),
             restarts: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
-            rejected_batches: AtomicU64::new(0),
+            unreadable_batches: AtomicU64::new(0),
             overloads: AtomicU64::new(0),
             entered: [const { AtomicU64::new(0) }; StreamState::ALL.len()],
             overloaded: AtomicBool::new(false),
@@ -205,9 +205,10 @@ impl StreamStatus {
         self.reconnects.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes a batch whose bytes could not be read at all.
-    pub fn note_rejected_batch(&self) {
-        self.rejected_batches.fetch_add(1, Ordering::Relaxed);
+    /// Notes a batch of which nobody can tell what it took away: its bytes could not be read, or not to their end, or a removal in it
+    /// could not.
+    pub fn note_unreadable_batch(&self) {
+        self.unreadable_batches.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that batches begin to be dropped because those before them wait, or that they are asked for again.
@@ -278,7 +279,7 @@ impl StreamStatus {
             replays: self.replays.load(Ordering::Relaxed),
             restarts: self.restarts.load(Ordering::Relaxed),
             reconnects: self.reconnects.load(Ordering::Relaxed),
-            rejected_batches: self.rejected_batches.load(Ordering::Relaxed),
+            unreadable_batches: self.unreadable_batches.load(Ordering::Relaxed),
             overloads: self.overloads.load(Ordering::Relaxed),
             last_batch_ms: self.last_batch_ms.load(Ordering::Relaxed),
             lag_ms: self.lag_ms.load(Ordering::Relaxed),
@@ -299,8 +300,8 @@ pub struct StreamTotals {
     pub restarts: u64,
     /// Sockets that were made anew because they brought nothing of what the engine said.
     pub reconnects: u64,
-    /// Batches whose bytes could not be read.
-    pub rejected_batches: u64,
+    /// Batches that could not be read, or not to their end, or of which a removal could not.
+    pub unreadable_batches: u64,
     /// Times that batches were dropped because those before them waited.
     pub overloads: u64,
     /// Engine time of the last batch, Unix milliseconds; 0 before the first.

@@ -367,7 +367,7 @@ fn rank_object(app: &App, set: &SetView, member: &RankMember) -> Value {
             "replays": totals.replays,
             "restarts": totals.restarts,
             "reconnects": totals.reconnects,
-            "rejected_batches": totals.rejected_batches,
+            "rejected_batches": totals.unreadable_batches,
             "overloads": totals.overloads,
             "transitions": transitions(&member.status),
             "overloaded": member.status.overloaded(),

@@ -197,7 +197,7 @@ impl Sink for IndexSink {
         }
         if taken == Taken::Unreadable {
             self.counters.note_unreadable_batch();
-            self.gate.status().note_rejected_batch();
+            self.gate.status().note_unreadable_batch();
         }
         taken
     }

@@ -188,7 +188,7 @@ impl World {
             let totals = stream.status.totals();
             settled.gaps += totals.gaps;
             settled.restarts += totals.restarts;
-            settled.unreadable += totals.rejected_batches;
+            settled.unreadable += totals.unreadable_batches;
             settled.overloads += totals.overloads;
         }
         self.turn_over()?;
@@ -249,7 +249,7 @@ impl World {
             totals.replays,
             totals.restarts,
             totals.batches,
-            totals.rejected_batches,
+            totals.unreadable_batches,
             totals.reconnects,
         ];
         let happened = [

@@ -131,7 +131,7 @@ impl<'a> Ranks<'a> {
             |m| m.status.totals().reconnects,
         )?;
         self.counter(page, "worker_unreadable_batches", "Batches that could not be read", |m| {
-            m.status.totals().rejected_batches
+            m.status.totals().unreadable_batches
         })?;
         self.gauge(
             page,

@@ -274,7 +274,7 @@ impl Arena<1> {
         word.is_some_and(|word| self.word(0, word).load(Relaxed) >> (seat % 64) & 1 == 1)
     }
 
-    /// Index of the word of a set that has these 64 seats; the writer's.
+    /// Index of the word of a set that has these 64 seats. Readers get here with stale handles, too.
     pub(in crate::index) fn set_word(&self, set: u32, word: u32) -> Option<u32> {
         // A stale length must not lead beyond the chunk.
         let room = CHUNK - 1 - (set & (CHUNK - 1));

@@ -2,10 +2,10 @@
 //!
 //! What a request would cost on a slot is the time it takes there, plus the time it costs others, in seconds that are
 //! learned from first tokens (see [`Speed`](crate::device::Speed)); nothing is asked of the engine. For a slot `x`
-//! that takes `s` seconds a token, of a fleet in which slots take `mean`:
+//! that takes `s` seconds a token, of a fleet in which the mean of the slots' own is `typical`:
 //!
 //! ```text
-//! sigma        = mean * (s / mean)^0.5                                    its own speed, half way to the mean
+//! sigma        = typical * (s / typical)^0.5                              its own speed, half way to that mean
 //! work         = max(1, prompt tokens - what cached blocks are worth) + 256
 //! queue        = s * work booked there and not done, less what the engine has done of its head   queue.rs
 //! own prefill  = sigma * work                                             own.rs
