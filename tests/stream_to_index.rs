@@ -44,16 +44,23 @@ impl Rig {
     fn new() -> Self {
         let (index, writers) = PrefixIndex::new(NonZeroUsize::new(2).unwrap());
         let ingestor = Ingestor::start(writers, IngestSettings::default()).unwrap();
-        Self::of(index, Arc::new(ingestor), SLOT)
+        Self::of(index, Arc::new(ingestor), SLOT, 1_000)
+    }
+
+    /// Of an engine whose cache has room for so many blocks.
+    fn with_room(room: u64) -> Self {
+        let (index, writers) = PrefixIndex::new(NonZeroUsize::MIN);
+        let ingestor = Ingestor::start(writers, IngestSettings::default()).unwrap();
+        Self::of(index, Arc::new(ingestor), SLOT, room)
     }
 
     /// Another rank, in the same shard of the same index.
     fn beside(&self) -> Self {
         let slot = Slot { index: SLOT.index - 2, generation: 0 };
-        Self::of(self.index.clone(), Arc::clone(&self.ingestor), slot)
+        Self::of(self.index.clone(), Arc::clone(&self.ingestor), slot, 1_000)
     }
 
-    fn of(index: PrefixIndex, ingestor: Arc<Ingestor>, slot: Slot) -> Self {
+    fn of(index: PrefixIndex, ingestor: Arc<Ingestor>, slot: Slot, room: u64) -> Self {
         let engine = zmq::Context::new().socket(zmq::PUB).unwrap();
         engine.set_linger(0).unwrap();
         engine.bind("tcp://127.0.0.1:*").unwrap();
@@ -66,7 +73,7 @@ impl Rig {
             feed: Feed::new(Endpoint::connect(address)),
             block_size: BlockSize::new(u32::try_from(BLOCK).unwrap()).unwrap(),
             eagle: false,
-            room: Some(1_000),
+            room: Some(room),
         };
         let stream = ingestor.open(source, Arc::clone(&status)).unwrap();
         let mut rig = Self { engine, next: 0, index, ingestor, slot, status, stream: Some(stream) };
@@ -232,6 +239,24 @@ fn a_batch_that_cannot_be_read_clears() {
         rig.wait_state(StreamState::Incomplete);
         assert_eq!(rig.ingestor.counters().totals().unreadable_batches, times as u64 + 1);
     }
+}
+
+#[test]
+fn a_rank_that_seems_to_hold_more_than_its_engine_has_begins_anew_and_not_at_once_again() {
+    let mut rig = Rig::with_room(4);
+    rig.apply(&batch(&[Event::Stored(&[11, 12, 13, 14])], Some(3)));
+    assert_eq!(rig.held(), 4);
+    rig.send(&batch(&[Event::Stored(&[21])], Some(3)));
+    let until = Instant::now() + PATIENCE;
+    while rig.held() > 0 {
+        assert!(Instant::now() < until, "still held: {}", rig.held());
+        thread::sleep(Duration::from_millis(1));
+    }
+    rig.wait_state(StreamState::Incomplete);
+    // Whose room is stated wrongly is left alone for a while.
+    rig.apply(&batch(&[Event::Stored(&[31, 32, 33, 34, 35])], Some(3)));
+    rig.apply(&batch(&[Event::Stored(&[41])], Some(3)));
+    assert_eq!(rig.held(), 6);
 }
 
 #[test]

@@ -77,6 +77,13 @@ impl IndexWriter {
         self.ledger.copies_of(slot, name, tier)
     }
 
+    /// How many blocks `slot` holds in each tier, as [`PrefixIndex::blocks`](super::PrefixIndex::blocks) counts them.
+    #[must_use]
+    pub fn blocks(&self, slot: Slot) -> [u64; 4] {
+        self.debug_assert_mine(slot);
+        self.ledger.blocks(slot)
+    }
+
     /// Bytes that what the shard holds takes, about: what is set aside and free at the moment, and the fixed part of an
     /// empty index, come on top.
     #[must_use]

@@ -10,10 +10,11 @@ use super::{
     gate::{Gate, Ticket},
     lane::Turn,
     retold,
+    room::Room,
     snapshot::{Load, RankExport},
 };
 use crate::{
-    event::Event,
+    event::{Event, Tier},
     fleet::{ExpectedLimits, StreamState, unix_ms},
     index::{Applied, IndexWriter},
     slot::Slot,
@@ -62,6 +63,8 @@ pub(super) enum Job {
     Load(Box<Load>),
     /// A rank comes whose cache has room for so many blocks.
     Expect(Slot, u64),
+    /// It is to be built anew when it seems to hold more.
+    Watch(Slot, Room),
     /// A rank comes that is expected to cache what it is sent, which `slot` holds.
     Begin {
         rank: Slot,
@@ -93,14 +96,16 @@ pub(super) struct Applier {
     noted: u64,
     /// Room of the caches whose ranks are here, by slot index.
     rooms: AHashMap<u32, u64>,
+    /// The same of those that have a stream, which may have to begin anew.
+    watched: AHashMap<Slot, Room>,
     expecting: Expecting,
     pub(super) before_batch: Option<fn(Slot)>,
 }
 
 impl Applier {
     pub(super) fn new(writer: IndexWriter, counters: Arc<Counters>, budget: Arc<Budget>) -> Self {
-        let (rooms, expecting) = (AHashMap::new(), Expecting::new());
-        Self { writer, counters, budget, noted: 0, rooms, expecting, before_batch: None }
+        let (rooms, watched, expecting) = (AHashMap::new(), AHashMap::new(), Expecting::new());
+        Self { writer, counters, budget, noted: 0, rooms, watched, expecting, before_batch: None }
     }
 
     pub(super) fn run(mut self, turns: &Receiver<Turn>) {
@@ -162,6 +167,7 @@ impl Applier {
                 let gone = self.writer.retire(slot);
                 self.counters.note_blocks(gone);
                 self.rooms.remove(&slot.index);
+                self.watched.remove(&slot);
                 self.expecting.end(slot);
             }
             Job::Export(export) => export.go_on(&self.writer),
@@ -170,6 +176,9 @@ impl Applier {
                 self.rooms.insert(slot.index, room);
                 let all = in_all(self.rooms.values().copied());
                 self.writer.expect(self.budget.expected(all) as usize);
+            }
+            Job::Watch(slot, room) => {
+                self.watched.insert(slot, room);
             }
             Job::Begin { rank, slot, limits } => self.expecting.begin(rank, slot, limits),
             // Guesses give way before anything that engines said.
@@ -223,6 +232,9 @@ impl Applier {
         if batch.events.iter().any(|event| matches!(event, Event::Cleared(None))) {
             self.expecting.emptied(batch.slot, &mut self.writer);
         }
+        if let Some(room) = self.watched.get_mut(&batch.slot) {
+            room.note(self.writer.blocks(batch.slot)[Tier::Gpu.index()]);
+        }
         let lag = if batch.timestamp_ms == 0 { 0 } else { unix_ms().saturating_sub(batch.timestamp_ms) };
         status.note_batch(batch.timestamp_ms, lag);
         // After the writes: whoever sees the cursor relies on them.
@@ -243,7 +255,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        event::{EngineHash, Removed, Stored, StoredBlock, Tier},
+        event::{EngineHash, Removed, Stored, StoredBlock},
         fleet::StreamStatus,
         hash::BlockHash,
         index::PrefixIndex,

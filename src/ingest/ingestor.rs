@@ -12,6 +12,7 @@ use super::{
     index_sink::{IndexSink, Source},
     lane::{Lane, Turn},
     replays::Replays,
+    room::Room,
     settings::IngestSettings,
     sink::Sink,
     snapshot::Load,
@@ -114,7 +115,7 @@ impl Ingestor {
         snapshot: Option<(Memory, Learned, Bytes)>,
     ) -> Result<Stream, SourceError> {
         let Some(lane) = self.lane(source.slot) else { return Err(SourceError::NoWriter) };
-        let (slot, worker, rank) = (source.slot, source.worker, source.rank);
+        let (slot, worker, rank, room) = (source.slot, source.worker, source.rank, source.room);
         let feed = source.feed.clone();
         let gate = Gate::new(status);
         let mut sink = self.sink_of(source, &gate, &lane);
@@ -130,6 +131,10 @@ impl Ingestor {
                 lane.put(Job::Retire(slot));
             }
         })?;
+        if let Some(blocks) = room {
+            let rebuild = stream.rebuild();
+            lane.put(Job::Watch(slot, Room { blocks, worker, rank, rebuild, rebuilt: None }));
+        }
         self.budget.enter(Member { slot, worker, rank, gate, rebuild: stream.rebuild() });
         self.lanes.lock().insert(slot, lane);
         Ok(stream)

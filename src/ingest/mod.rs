@@ -29,6 +29,11 @@
 //! near it: removals count as ever, new blocks are passed over, and the stream is incomplete. Where memory is free again
 //! they are built anew, one after another, by a replay from the start.
 //!
+//! # When a rank seems to hold too much
+//!
+//! More blocks than its engine has room for prove that removals were missed, whatever the stream says of itself: the rank is built
+//! anew (`room.rs`), at most every ten minutes.
+//!
 //! # When many have to replay
 //!
 //! Of all streams [`IngestSettings::replays`] replay at once, in the order in which they asked (`replays.rs`). The others wait: those that
@@ -64,6 +69,7 @@ mod ingestor;
 mod lane;
 mod replays;
 mod retold;
+mod room;
 mod settings;
 mod sink;
 mod snapshot;

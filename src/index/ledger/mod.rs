@@ -94,6 +94,11 @@ impl Ledger {
         }
     }
 
+    /// How many blocks a slot holds in each tier.
+    pub(super) fn blocks(&self, slot: Slot) -> [u64; 4] {
+        self.tree.shared.noted(slot)
+    }
+
     /// Applies an event. What the shard holds in all is [shown](Self::show_totals) later.
     #[inline]
     pub(super) fn apply(&mut self, slot: Slot, event: &Event) -> Applied {
