@@ -169,7 +169,7 @@ fn resolve_beside(
         // Never the decode set's, whatever is silent.
         tuning.device_weights = prefill.config.tuning.device_weights;
     }
-    tuning.validate().map_err(ActivationError::Settings)?;
+    resolved.config.validate().map_err(ActivationError::Settings)?;
     Ok(resolved)
 }
 

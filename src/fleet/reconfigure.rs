@@ -88,8 +88,8 @@ impl Fleet {
         for before in &registry.sets {
             let after = before.reconfigured(&next.config);
             // Under any policy: whoever waits may be the next to serve.
-            let mut tunings = after.cohorts.iter().map(|standing| standing.cohort.config.tuning);
-            if let Some(error) = tunings.find_map(|tuning| tuning.validate().err()) {
+            let mut configs = after.cohorts.iter().map(|standing| &standing.cohort.config);
+            if let Some(error) = configs.find_map(|config| config.validate().err()) {
                 return Err(ReconfigureError::Settings { set: Box::new(after.key), error });
             }
             let policy = self.on_config_mismatch;

@@ -178,7 +178,7 @@ impl Fleet {
     /// was started at another time (`registered_ms`): what was drained is gone then, and its successor joins anew.
     ///
     /// # Errors
-    /// See [`RegistrationError`]; the fleet is then as it was, but for a drained worker whose successor has no streams.
+    /// See [`RegistrationError`]; the fleet is then as it was, but for a drained worker whose successor cannot be taken in.
     pub fn register(
         &self,
         mut spec: WorkerSpec,
@@ -324,7 +324,7 @@ impl Fleet {
             return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
         }
         let effective = card.effective_config(&frontend.config);
-        effective.tuning.validate().map_err(RegistrationError::Settings)?;
+        effective.validate().map_err(RegistrationError::Settings)?;
         let index = self.index_for(registry, &IndexKey::of(card))?;
         Ok(Arc::new(Cohort::of(card, facts, checked.block_size, &frontend.config, index, loads)))
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use super::{kv_router_config::KvRouterConfig, load_threshold_config::LoadThresholdConfig};
-use crate::select::{AffinityMode, Mode, SessionAffinity, Tuning};
+use crate::select::{AffinityMode, Mode, SessionAffinity, Tuning, TuningError};
 
 /// A strategy with its tuning. It replaces the frontend's as a whole, never field by field: a card says
 /// nothing about which of its values were meant and which are defaults.
@@ -19,6 +19,16 @@ pub struct RouterConfig {
     pub mode: Mode,
     /// The weights of mode `kv`.
     pub tuning: Tuning,
+}
+
+impl RouterConfig {
+    /// Checks that every setting is in its range and, where they have an effect, which is in mode `kv`, that no two contradict each other.
+    ///
+    /// # Errors
+    /// The first that is or does not.
+    pub fn validate(&self) -> Result<(), TuningError> {
+        if self.mode == Mode::Kv { self.tuning.validate() } else { self.tuning.validate_ranges() }
+    }
 }
 
 /// A `router_config` that cannot be used.

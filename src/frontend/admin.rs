@@ -201,6 +201,9 @@ async fn register(State(app): State<Arc<App>>, request: Request) -> Response {
         Ok(Err(error @ RegistrationError::OtherNamespace { .. })) => {
             ApiError::bad_field("namespace", error.to_string()).into_response()
         }
+        Ok(Err(error @ RegistrationError::Index(_))) => {
+            ApiError::unavailable(error.to_string()).into_response()
+        }
         Ok(Err(error)) => ApiError::bad_request(error.to_string()).into_response(),
         Err(error) => ApiError::internal(error.to_string()).into_response(),
     }

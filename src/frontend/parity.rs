@@ -254,8 +254,9 @@ fn credited(app: &App, spec: &WorkerSpec, id: WorkerId, tokens: &[u32], identity
     let prompt = Prompt { eagle: member.cohort.eagle, ..Prompt::text(tokens) };
     BlockHasher::new(member.cohort.block_size, identity).hash(&prompt, &mut hashes);
     let mut scratch = index::Scratch::new();
-    let overlap = member.cohort.index.overlap(&hashes, &mut scratch).of(member.slot);
+    // Before what it holds: see `StreamStatus::state`.
     let state = member.status.state();
+    let overlap = member.cohort.index.overlap(&hashes, &mut scratch).of(member.slot);
     let blocks = if state.credits_overlap() { overlap.total() as usize } else { 0 };
     Credited { blocks, state }
 }

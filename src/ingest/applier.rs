@@ -232,7 +232,8 @@ impl Applier {
         if batch.events.iter().any(|event| matches!(event, Event::Cleared(None))) {
             self.expecting.emptied(batch.slot, &mut self.writer);
         }
-        if let Some(room) = self.watched.get_mut(&batch.slot) {
+        // One that may not grow would stay empty.
+        if may_grow && let Some(room) = self.watched.get_mut(&batch.slot) {
             room.note(self.writer.blocks(batch.slot)[Tier::Gpu.index()]);
         }
         let lag = if batch.timestamp_ms == 0 { 0 } else { unix_ms().saturating_sub(batch.timestamp_ms) };

@@ -35,7 +35,8 @@ pub struct Source {
     pub block_size: BlockSize,
     /// The engine's blocks are hashed with one token of look-ahead.
     pub eagle: bool,
-    /// Blocks that the rank's cache has room for, if known: the index makes its tables large enough beforehand.
+    /// Blocks that the rank's cache has room for, if known: the index makes its tables large enough beforehand, and
+    /// a rank that seems to hold more is built anew.
     pub room: Option<u64>,
 }
 

@@ -32,7 +32,7 @@
 //! # When a rank seems to hold too much
 //!
 //! More blocks than its engine has room for prove that removals were missed, whatever the stream says of itself: the rank is built
-//! anew (`room.rs`), at most every ten minutes.
+//! anew (`room.rs`), after ten minutes at the earliest if that did not help, and then ever more rarely.
 //!
 //! # When many have to replay
 //!

@@ -26,8 +26,8 @@ pub struct PoolSettings {
     /// Unused connections kept for one worker; those above are closed. Default 512.
     pub max_idle_connections: usize,
     /// Idle time after which TCP asks whether the worker's host is still there, so that one that vanished without a
-    /// word is noticed 15 s later, without waiting for the limits above. On Linux that holds for what was sent and is not
-    /// acknowledged as well. Default 15 s.
+    /// word is noticed without waiting for the limits above: 15 s later, on Linux after twice the sum, for which it also
+    /// bears that what was sent is not acknowledged, or not read by the worker. Default 15 s.
     pub tcp_keep_alive: Duration,
     /// Whom to trust at `https` URLs. Default: whom the system trusts.
     pub tls: ClientTls,
@@ -71,10 +71,11 @@ impl Pool {
         connector.set_keepalive_interval(Some(PROBE_INTERVAL));
         connector.set_keepalive_retries(Some(PROBES));
         // TCP does not probe while something it sent is unanswered: without this, a request to a host that has vanished would be sent
-        // again and again for as long as the first byte may take.
+        // again and again for as long as the first byte may take. It ends connections to workers that read nothing as well, so it is
+        // twice what probes take.
         #[cfg(target_os = "linux")]
         connector.set_tcp_user_timeout(
-            limit(settings.tcp_keep_alive).map(|silence| silence + PROBE_INTERVAL * PROBES),
+            limit(settings.tcp_keep_alive).map(|silence| 2 * (silence + PROBE_INTERVAL * PROBES)),
         );
         let connector = Connector::new(connector, settings.tls.clone(), limit(settings.connect_timeout));
         Self {

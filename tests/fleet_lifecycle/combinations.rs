@@ -41,6 +41,15 @@ fn a_worker_whose_queue_policy_stands_beside_the_frontend_s_hold_is_refused() {
     assert_eq!(only_set(&fleet.view()).config.tuning.validate(), Ok(()));
 }
 
+#[test]
+fn where_neither_has_an_effect_they_stand_beside_each_other() {
+    let (fleet, _) = fleet_with(frontend(Some(Duration::from_secs(2))), OnConfigMismatch::Stop);
+    let by_turns =
+        with_policy(QueuePolicy::Wspt).map(|config| RouterConfig { mode: Mode::RoundRobin, ..config });
+    fleet.register(WorkerSpec { router_config: by_turns, ..spec(Some(1), "m", 1) }, None).unwrap();
+    assert_eq!(admitted(&fleet), [1]);
+}
+
 /// A waiting cohort may be the next to serve, so it counts under either policy.
 #[test]
 fn a_hold_that_comes_to_stand_beside_a_card_s_queue_policy_is_not_taken() {

@@ -130,7 +130,7 @@ impl<'a> Ranks<'a> {
             "Event sockets that brought nothing and were made anew",
             |m| m.status.totals().reconnects,
         )?;
-        self.counter(page, "worker_unreadable_batches", "Batches that could not be read", |m| {
+        self.counter(page, "worker_unreadable_batches", "Batches of which not all could be read", |m| {
             m.status.totals().unreadable_batches
         })?;
         self.gauge(

@@ -87,7 +87,8 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.publish();
     }
 
-    /// What the index holds of the rank is to be built anew, because it was not allowed to hold all that it was told.
+    /// What the index holds of the rank is to be built anew, because it was not allowed to hold all that it was told, or holds
+    /// what its engine cannot.
     pub fn rebuild(&mut self, now: Duration) {
         self.outputs.push_back(Output::Clear);
         self.restate = true;
