@@ -320,6 +320,42 @@ fn on_a_new_connection_a_replay_excuses_no_low_number() {
     ]);
 }
 
+/// The connection is the old one: what a replay overtook still comes over it.
+#[test]
+fn an_engine_that_is_said_to_have_started_anew_and_has_not_goes_on() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1"),
+        ("end", "live"),
+        ("started", "prove from 1, unproven"),
+        ("live 0", ""),
+        ("replayed 1", "replaying"),
+        ("replayed 2", "apply a2"),
+        ("end", "live"),
+        ("live 1", ""),
+        ("live 2", ""),
+        ("live 3", "apply a3"),
+    ]);
+}
+
+#[test]
+fn and_one_that_has_over_the_same_connection_is_found_by_its_answer() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1"),
+        ("end", "live"),
+        ("started", "prove from 1, unproven"),
+        ("live b0", ""),
+        ("replayed b1", "restart, clear, heal from 0, replaying"),
+        ("replayed b0", "apply b0"),
+        ("replayed b1", "apply b1"),
+        ("end", "live"),
+        ("live b2", "apply b2"),
+    ]);
+}
+
 #[test]
 fn a_second_connection_has_to_be_proven_too() {
     for doubt in ["connected", "started"] {

@@ -264,6 +264,10 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             self.cursor.restart();
             self.lost_before = None;
         }
+        self.ask_who_is_there(now);
+    }
+
+    fn ask_who_is_there(&mut self, now: Duration) {
         self.rest(now);
         if self.room_at.is_none() {
             self.identify(now);
@@ -277,10 +281,13 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.publish();
     }
 
-    /// The worker says that its engine started anew: not a thing to believe or to doubt, but to look into.
+    /// The worker says that its engine started anew: not a thing to believe or to doubt, but to look into. The connection is the one that
+    /// stood before, and batches that a replay overtook may still come over it.
     pub fn engine_start_changed(&mut self, now: Duration) {
         if self.connected {
-            self.connected(now);
+            self.drop_connection();
+            self.connected = true;
+            self.ask_who_is_there(now);
         }
     }
 
