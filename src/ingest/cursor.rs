@@ -97,6 +97,12 @@ impl Cursor {
         self.heard = self.heard.max(self.applied).max(self.forgotten);
     }
 
+    /// Perhaps a new incarnation begins, of which this was heard last: what was known of the one before excuses no number, and
+    /// betrays none.
+    pub fn doubt(&mut self, heard: Option<u64>) {
+        *self = Self { heard, ..Self::new() };
+    }
+
     /// A new incarnation begins.
     pub fn restart(&mut self) {
         *self = Self::new();
@@ -173,6 +179,19 @@ mod tests {
         cursor.forget_applied();
         cursor.reconnected();
         assert_eq!(cursor.live(9), Observation::Restart);
+    }
+
+    #[test]
+    fn in_doubt_only_what_was_heard_of_the_one_that_speaks_counts() {
+        let mut cursor = at(Some(9), Some(6));
+        cursor.reconnected();
+        cursor.doubt(None);
+        cursor.advance(20);
+        assert_eq!(cursor.live(7), Observation::Stale);
+        cursor.doubt(Some(12));
+        cursor.advance(20);
+        assert_eq!(cursor.live(12), Observation::Restart);
+        assert_eq!(cursor.live(13), Observation::Stale);
     }
 
     #[test]

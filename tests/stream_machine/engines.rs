@@ -134,6 +134,35 @@ fn an_engine_whose_ring_has_moved_on_is_incomplete_whoever_it_is() {
 }
 
 #[test]
+fn what_the_live_socket_still_brings_of_an_engine_whose_ring_has_moved_on_is_old() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("live 2", "apply a2"),
+        ("connected", "prove from 2, unproven"),
+        ("replayed b7", "gap, clear, apply b7, replaying"),
+        ("end", "incomplete"),
+        // The one before had come that far.
+        ("live b1", ""),
+        ("live b2", ""),
+        ("live b8", "apply b8"),
+        ("live c0", "restart, clear, apply c0, live"),
+    ]);
+    // What was held was heard of this one.
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("connected", "prove from 0, unproven"),
+        ("live b6", ""),
+        ("replayed b5", "gap, clear, apply b5, apply b6, incomplete"),
+        ("live c6", "restart, clear, gap, heal from 0, replaying"),
+    ]);
+}
+
+#[test]
 fn an_engine_that_answers_no_proof_is_asked_again() {
     replayable(&[
         ("connected", "heal from 0, replaying"),

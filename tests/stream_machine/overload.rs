@@ -159,3 +159,67 @@ fn what_the_index_holds_is_built_anew_on_demand() {
         ("connected", "heal from 0, replaying"),
     ]);
 }
+
+/// Numbers that a dead engine came to say nothing about those of the next, whatever was dropped from the index in between.
+#[test]
+fn an_engine_that_has_yet_to_be_proven_is_proven_before_it_is_built_anew() {
+    for doubt in ["connected", "started"] {
+        let before = [
+            ("connected", "heal from 0, replaying"),
+            ("replayed 0", "apply a0"),
+            ("replayed 1", "apply a1"),
+            ("end", "live"),
+            (doubt, "prove from 1, unproven"),
+            ("rebuild", "clear, unproven"),
+            ("rebuild", "clear, unproven"),
+        ];
+        let after: [&[(&str, &str)]; 5] = [
+            &[
+                ("replayed 1", "heal from 0, replaying"),
+                ("live 2", ""),
+                ("replayed 0", "apply a0"),
+                ("replayed 1", "apply a1, apply a2, live"),
+            ],
+            &[
+                ("end", "restart, clear, heal from 0, replaying"),
+                ("replayed b0", "apply b0"),
+                ("replayed b1", "apply b1"),
+                ("replayed b2", "apply b2"),
+                ("end", "live"),
+                // It was said before the replay.
+                ("live b0", ""),
+                ("live b3", "apply b3"),
+            ],
+            // No number stands in for the answer, for there is nothing in the index that it could follow.
+            &[("seconds 5", ""), ("live 2", "prove from 1"), ("replayed 1", "heal from 0, replaying")],
+            &[("live 2", ""), ("seconds 5", "clear, apply a2, incomplete")],
+            &[("disconnected", ""), ("connected", "prove from 1"), ("replayed 1", "heal from 0, replaying")],
+        ];
+        for after in after {
+            replayable(&[&before, after].concat());
+        }
+    }
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("live 1", "apply a1"),
+        ("refused 1", "gap, incomplete"),
+        ("connected", "unproven"),
+        ("rebuild", "clear, unproven"),
+        ("room", "prove from 0, unproven"),
+        ("replayed 0", "heal from 0, replaying"),
+    ]);
+    // Nothing was taken, so there is nothing to prove.
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("live 0", "apply a0, live"),
+        ("refused 0", "gap, incomplete"),
+        ("connected", "unproven"),
+        ("rebuild", "clear, unproven"),
+        ("room", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("end", "live"),
+        ("live 1", "apply a1"),
+    ]);
+}

@@ -168,6 +168,8 @@ pub struct StreamMachine<P> {
     proven: bool,
     /// What the index holds was another stream's to build, and the engine has not shown yet that all of it is true.
     resumes: bool,
+    /// The index was emptied of what `last` stands for while the engine had yet to show it: once it has, all of it is asked for.
+    rebuild_due: bool,
     /// Batches before this number are lost for good.
     lost_before: Option<u64>,
     request: Option<Request>,
@@ -203,6 +205,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             connected: false,
             proven: false,
             resumes: false,
+            rebuild_due: false,
             lost_before: None,
             request: None,
             retry_at: None,
@@ -329,7 +332,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             _ if waits => {}
             _ if asking => self.hold(now, sequence, payload),
             // After a connection that was lost it would do for a proof.
-            Observation::Contiguous if self.resumes => {
+            Observation::Contiguous if self.resumes || self.rebuild_due => {
                 self.identify(now);
                 self.hold(now, sequence, payload);
             }
@@ -354,7 +357,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             Some(last) if sequence < last.sequence => {}
             Some(last) if sequence == last.sequence => {
                 if xxh3_64(&payload) == last.hash {
-                    self.same_incarnation();
+                    self.same_incarnation(now);
                 } else {
                     self.begin_incarnation();
                     self.ask(now, Purpose::Heal);

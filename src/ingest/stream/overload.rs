@@ -92,8 +92,20 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     pub fn rebuild(&mut self, now: Duration) {
         self.outputs.push_back(Output::Clear);
         self.restate = true;
+        if self.connected && !self.proven && self.can_replay && self.last.is_some() {
+            // What is applied may be a dead engine's, and then its numbers say nothing about those of this one.
+            self.rebuild_due = true;
+        } else {
+            self.build_anew(now);
+        }
+        self.publish();
+    }
+
+    /// Forgets what was applied, and asks for all of it.
+    pub(super) fn build_anew(&mut self, now: Duration) {
         self.last = None;
         self.resumes = false;
+        self.rebuild_due = false;
         self.cursor.forget_applied();
         self.request = None;
         self.retry_at = None;
@@ -103,6 +115,5 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         } else if self.connected && self.room_at.is_none() {
             self.identify(now);
         }
-        self.publish();
     }
 }

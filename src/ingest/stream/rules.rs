@@ -58,8 +58,12 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             .push_back(Output::AskReplay { from: self.last.map_or(0, |last| last.sequence), purpose });
     }
 
-    pub(super) fn same_incarnation(&mut self) {
+    pub(super) fn same_incarnation(&mut self, now: Duration) {
         self.proven = true;
+        if self.rebuild_due {
+            self.build_anew(now);
+            return;
+        }
         if let Some(request) = &mut self.request {
             request.against = None;
             if request.purpose == Purpose::Prove {
@@ -89,6 +93,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
 
     fn clear(&mut self) {
         self.resumes = false;
+        self.rebuild_due = false;
         if self.last.take().is_some() {
             self.outputs.push_back(Output::Clear);
             self.restate = true;
@@ -154,7 +159,12 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             // Lost for good. A number that follows is no better while the proof is outstanding: whose is it?
             Observation::Contiguous | Observation::Gap { .. } => {
                 self.missed();
+                let is_another = !self.proven;
                 self.lose_before(sequence);
+                if is_another {
+                    // Perhaps; then the live socket may still bring lower numbers than the one before it came to.
+                    self.cursor.doubt(self.held.last());
+                }
             }
         }
         self.apply(sequence, payload);
@@ -208,8 +218,9 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             }
             return;
         };
-        // A number that follows stands in for the answer, but not where another stream's word is to be shown.
-        if first == self.cursor.expected() && (is_shown || !self.resumes) {
+        // A number that follows stands in for the answer, but not where another stream's word is to be shown, or the index holds
+        // nothing for it to follow.
+        if first == self.cursor.expected() && (is_shown || !(self.resumes || self.rebuild_due)) {
             self.proven = true;
             self.resume(now);
         } else {
