@@ -63,7 +63,7 @@ impl Tag {
 ///
 /// [`Fault::Truncated`] only: there is no next event to go on with.
 pub(super) fn read(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Fault> {
-    let start = *reader;
+    let mut start = *reader;
     match parse(reader, batch) {
         Ok(record) => batch.records.push(record),
         Err(fault) => {
@@ -71,7 +71,7 @@ pub(super) fn read(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Fau
             reader.skip()?;
             if let Fault::Rejected(reason) = fault {
                 batch.rejected.count(reason);
-                batch.lost_removal |= read_tag(start).is_ok_and(|tag| tag != Tag::Stored);
+                batch.lost_removal |= read_tag(&mut start).is_ok_and(|(tag, _)| tag != Tag::Stored);
             }
         }
     }
@@ -80,19 +80,11 @@ pub(super) fn read(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Fau
 
 fn parse(reader: &mut Reader<'_>, batch: &mut Batch) -> Result<Record, Fault> {
     let mut draft = Draft::default();
-    let tag = match reader.item()? {
-        Item::Array(len) if len > 0 => {
-            let tag = Tag::of(reader.item()?.text().ok_or(MALFORMED)?)?;
-            positional(reader, len - 1, tag, &mut draft, batch)?;
-            tag
-        }
-        Item::Map(pairs) => {
-            let tag = find_tag(*reader, pairs)?;
-            named(reader, pairs, &mut draft, batch)?;
-            tag
-        }
-        _ => return Err(MALFORMED),
-    };
+    let (tag, fields) = read_tag(reader)?;
+    match fields {
+        Fields::Positional(len) => positional(reader, len, tag, &mut draft, batch)?,
+        Fields::Named(pairs) => named(reader, pairs, &mut draft, batch)?,
+    }
     batch.lost_removal |= hides_removal(tag, &draft);
     finish(tag, &draft)
 }
@@ -108,11 +100,20 @@ fn hides_removal(tag: Tag, draft: &Draft) -> bool {
     }
 }
 
-/// The tag of an event, whatever of the rest cannot be read.
-fn read_tag(mut event: Reader<'_>) -> Result<Tag, Fault> {
-    match event.item()? {
-        Item::Array(len) if len > 0 => Tag::of(event.item()?.text().ok_or(MALFORMED)?),
-        Item::Map(pairs) => find_tag(event, pairs),
+/// How the fields of an event go, and how many there are.
+enum Fields {
+    Positional(usize),
+    Named(usize),
+}
+
+/// Reads up to the fields of an event: its tag, which is there to see whatever is wrong with the rest.
+fn read_tag(reader: &mut Reader<'_>) -> Result<(Tag, Fields), Fault> {
+    match reader.item()? {
+        Item::Array(len) if len > 0 => {
+            let tag = Tag::of(reader.item()?.text().ok_or(MALFORMED)?)?;
+            Ok((tag, Fields::Positional(len - 1)))
+        }
+        Item::Map(pairs) => Ok((find_tag(*reader, pairs)?, Fields::Named(pairs))),
         _ => Err(MALFORMED),
     }
 }
