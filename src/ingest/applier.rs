@@ -10,7 +10,7 @@ use super::{
     gate::{Gate, Ticket},
     lane::Turn,
     retold,
-    room::Room,
+    room::{Room, Watch},
     snapshot::{Load, RankExport},
 };
 use crate::{
@@ -64,7 +64,7 @@ pub(super) enum Job {
     /// A rank comes whose cache has room for so many blocks.
     Expect(Slot, u64),
     /// It is to be built anew when it seems to hold more.
-    Watch(Slot, Room),
+    Watch(Slot, Watch),
     /// A rank comes that is expected to cache what it is sent, which `slot` holds.
     Begin {
         rank: Slot,
@@ -94,18 +94,16 @@ pub(super) struct Applier {
     budget: Arc<Budget>,
     /// Bytes that the budget knows of.
     noted: u64,
-    /// Room of the caches whose ranks are here, by slot index.
-    rooms: AHashMap<u32, u64>,
-    /// The same of those that have a stream, which may have to begin anew.
-    watched: AHashMap<Slot, Room>,
+    /// Room of the caches whose ranks are here.
+    rooms: AHashMap<Slot, Room>,
     expecting: Expecting,
     pub(super) before_batch: Option<fn(Slot)>,
 }
 
 impl Applier {
     pub(super) fn new(writer: IndexWriter, counters: Arc<Counters>, budget: Arc<Budget>) -> Self {
-        let (rooms, watched, expecting) = (AHashMap::new(), AHashMap::new(), Expecting::new());
-        Self { writer, counters, budget, noted: 0, rooms, watched, expecting, before_batch: None }
+        let (rooms, expecting) = (AHashMap::new(), Expecting::new());
+        Self { writer, counters, budget, noted: 0, rooms, expecting, before_batch: None }
     }
 
     pub(super) fn run(mut self, turns: &Receiver<Turn>) {
@@ -166,19 +164,20 @@ impl Applier {
             Job::Retire(slot) => {
                 let gone = self.writer.retire(slot);
                 self.counters.note_blocks(gone);
-                self.rooms.remove(&slot.index);
-                self.watched.remove(&slot);
+                self.rooms.remove(&slot);
                 self.expecting.end(slot);
             }
             Job::Export(export) => export.go_on(&self.writer),
             Job::Load(load) => load.go_on(&mut self.writer),
             Job::Expect(slot, room) => {
-                self.rooms.insert(slot.index, room);
-                let all = in_all(self.rooms.values().copied());
+                self.rooms.insert(slot, Room::new(room));
+                let all = in_all(self.rooms.values().map(Room::blocks));
                 self.writer.expect(self.budget.expected(all) as usize);
             }
-            Job::Watch(slot, room) => {
-                self.watched.insert(slot, room);
+            Job::Watch(slot, watch) => {
+                if let Some(room) = self.rooms.get_mut(&slot) {
+                    room.watch(watch);
+                }
             }
             Job::Begin { rank, slot, limits } => self.expecting.begin(rank, slot, limits),
             // Guesses give way before anything that engines said.
@@ -233,7 +232,7 @@ impl Applier {
             self.expecting.emptied(batch.slot, &mut self.writer);
         }
         // One that may not grow would stay empty.
-        if may_grow && let Some(room) = self.watched.get_mut(&batch.slot) {
+        if may_grow && let Some(room) = self.rooms.get_mut(&batch.slot) {
             room.note(self.writer.blocks(batch.slot)[Tier::Gpu.index()]);
         }
         let lag = if batch.timestamp_ms == 0 { 0 } else { unix_ms().saturating_sub(batch.timestamp_ms) };

@@ -12,7 +12,7 @@ use super::{
     index_sink::{IndexSink, Source},
     lane::{Lane, Turn},
     replays::Replays,
-    room::Room,
+    room::Watch,
     settings::IngestSettings,
     sink::Sink,
     snapshot::Load,
@@ -115,7 +115,7 @@ impl Ingestor {
         snapshot: Option<(Memory, Learned, Bytes)>,
     ) -> Result<Stream, SourceError> {
         let Some(lane) = self.lane(source.slot) else { return Err(SourceError::NoWriter) };
-        let (slot, worker, rank, room) = (source.slot, source.worker, source.rank, source.room);
+        let (slot, worker, rank, has_room) = (source.slot, source.worker, source.rank, source.room.is_some());
         let feed = source.feed.clone();
         let gate = Gate::new(status);
         let mut sink = self.sink_of(source, &gate, &lane);
@@ -131,9 +131,8 @@ impl Ingestor {
                 lane.put(Job::Retire(slot));
             }
         })?;
-        if let Some(blocks) = room {
-            let rebuild = stream.rebuild();
-            lane.put(Job::Watch(slot, Room { blocks, worker, rank, rebuild, rebuilt: None }));
+        if has_room {
+            lane.put(Job::Watch(slot, Watch { worker, rank, rebuild: stream.rebuild() }));
         }
         self.budget.enter(Member { slot, worker, rank, gate, rebuild: stream.rebuild() });
         self.lanes.lock().insert(slot, lane);

@@ -15,25 +15,45 @@ const PAUSE: Duration = Duration::from_secs(600);
 /// The same after many times.
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 
-/// The room of one rank's cache, and how the rank is told to begin anew.
+/// The room of one rank's cache.
 pub(super) struct Room {
-    pub(super) blocks: u64,
+    blocks: u64,
+    /// Of a rank whose stream can begin anew.
+    watch: Option<Watch>,
+    /// When it was told so last, and for how long it is left alone since.
+    rebuilt: Option<(Instant, Duration)>,
+}
+
+/// Who a rank is, and how it is told to begin anew.
+pub(super) struct Watch {
     pub(super) worker: WorkerId,
     pub(super) rank: Rank,
     pub(super) rebuild: Rebuild,
-    /// When it was told so last, and for how long it is left alone since.
-    pub(super) rebuilt: Option<(Instant, Duration)>,
 }
 
 impl Room {
+    pub(super) const fn new(blocks: u64) -> Self {
+        Self { blocks, watch: None, rebuilt: None }
+    }
+
+    pub(super) const fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// From here on the rank is built anew when it seems to hold more.
+    pub(super) fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
     /// The index holds so many blocks of the rank on its GPU.
     pub(super) fn note(&mut self, held: u64) {
+        let Some(watch) = &self.watch else { return };
         if held <= self.blocks || self.rebuilt.is_some_and(|(rebuilt, pause)| rebuilt.elapsed() < pause) {
             return;
         }
         tracing::warn!(
-            worker = %self.worker,
-            rank = %self.rank,
+            worker = %watch.worker,
+            rank = %watch.rank,
             held,
             room = self.blocks,
             "the index holds more blocks of an engine than it has: removals were missed, or total_kv_blocks is not the engine's; \
@@ -41,6 +61,6 @@ impl Room {
         );
         let pause = self.rebuilt.map_or(PAUSE, |(_, pause)| (2 * pause).min(LONGEST_PAUSE));
         self.rebuilt = Some((Instant::now(), pause));
-        self.rebuild.ask();
+        watch.rebuild.ask();
     }
 }
