@@ -151,17 +151,23 @@ async fn the_engine_gets_the_client_s_bytes_without_nvext() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tenant_in_the_header_wins_over_every_salt_in_the_body() {
     let (rig, upstream) = recording().await;
-    let url = format!("{}{CHAT}", rig.public());
-    for salt in
-        ["", r#""cache_salt":null,"#, r#""cache_salt":"theirs","#, r#""nvext":{"cache_salt":"theirs"},"#]
+    // Prompts are cached on routes that are not tokenised here, too.
+    for (path, prompt) in
+        [(CHAT, r#""messages":[{"role":"user","content":"hi"}]"#), ("/v1/responses", r#""input":"hi""#)]
     {
-        let body = format!(r#"{{{salt}"model":"{MODEL}","messages":[{{"role":"user","content":"hi"}}]}}"#);
-        let body: Value = serde_json::from_str(&body).unwrap();
-        let answer = rig.client.request(Method::POST, &url, &[("x-tenant-id", "acme")], &body).await;
-        assert_eq!(answer.status, 200, "{}", answer.text);
-        let sent = upstream.last().body;
-        assert_eq!(sent.matches("cache_salt").count(), 1, "{sent}");
-        assert_eq!(serde_json::from_str::<Value>(&sent).unwrap()["cache_salt"], "acme");
+        let url = format!("{}{path}", rig.public());
+        for salt in
+            ["", r#""cache_salt":null,"#, r#""cache_salt":"theirs","#, r#""nvext":{"cache_salt":"theirs"},"#]
+        {
+            let body = format!(r#"{{{salt}"model":"{MODEL}",{prompt}}}"#);
+            let body: Value = serde_json::from_str(&body).unwrap();
+            let answer = rig.client.request(Method::POST, &url, &[("x-tenant-id", "acme")], &body).await;
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            let sent = upstream.last();
+            assert_eq!(sent.path, path);
+            assert_eq!(sent.body.matches("cache_salt").count(), 1, "{}", sent.body);
+            assert_eq!(serde_json::from_str::<Value>(&sent.body).unwrap()["cache_salt"], "acme");
+        }
     }
 }
 

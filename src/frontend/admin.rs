@@ -74,26 +74,23 @@ async fn require_token(State(app): State<Arc<App>>, request: Request, next: Next
         }
         _ => return next.run(request).await,
     };
-    let (head, body) = request.into_parts();
-    route::turn_away(&head, body, error).await
+    route::turn_away(request, error).await
 }
 
 async fn unknown(request: Request) -> Response {
-    let (head, body) = request.into_parts();
     let error = ApiError::not_found(format!(
         "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, POST \
          /v1/route/overlaps, GET /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets, POST /v1/config/reload, GET \
          /v1/index/snapshot and /busy_threshold",
-        head.uri.path()
+        request.uri().path()
     ));
-    route::turn_away(&head, body, error).await
+    route::turn_away(request, error).await
 }
 
 /// The router adds the methods that the path does accept, in `allow`.
 async fn other_method(request: Request) -> Response {
-    let (head, body) = request.into_parts();
-    let error = ApiError::method_not_allowed(head.method.as_str(), head.uri.path(), None);
-    route::turn_away(&head, body, error).await
+    let error = ApiError::method_not_allowed(request.method().as_str(), request.uri().path(), None);
+    route::turn_away(request, error).await
 }
 
 async fn list_thresholds(State(app): State<Arc<App>>) -> Json<Value> {

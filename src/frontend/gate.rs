@@ -113,7 +113,7 @@ pub(super) async fn pass(
         }
         Err(reason) => {
             app.gate.turned_away[reason as usize].fetch_add(1, Relaxed);
-            (route::turn_away(&head, body, reason.error(&app)).await, None)
+            (route::turn_away(Request::from_parts(head, body), reason.error(&app)).await, None)
         }
     };
     name.tell(response.headers_mut());

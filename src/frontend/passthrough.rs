@@ -17,7 +17,6 @@ use super::{
     bypass,
     counters::Surface,
     error::ApiError,
-    handover,
     hints::Hints,
     openai::Fields,
     retry::Tries,
@@ -90,12 +89,10 @@ fn prepare(app: &App, head: &http::request::Parts, body: &Bytes) -> Result<Send,
         // Whether there have to be prefill workers.
         app.split(&set, &hints)?;
     }
-    let mut dropped: Vec<_> = handover::not_for(set.key.worker_type, &fields).collect();
-    dropped.extend(hints.has_nvext.then_some("nvext"));
-    let forwarded = if dropped.is_empty() { body.clone() } else { fields.rewrite(&dropped, None) };
+    let (salt, body) = route::for_engine(&set, &hints, &fields, body)?;
     let hop = Hop::whole(&hints);
-    let prompt = Prompt { lora, ..Prompt::default() };
-    Ok(Send { model, set, body: forwarded, prompt, hints, hop, prefiller: None, tries: Tries::default() })
+    let prompt = Prompt { lora, salt, ..Prompt::default() };
+    Ok(Send { model, set, body, prompt, hints, hop, prefiller: None, tries: Tries::default() })
 }
 
 #[cfg(test)]

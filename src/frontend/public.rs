@@ -51,8 +51,7 @@ async fn other(State(app): State<Arc<App>>, request: Request) -> Response {
         "{path} is not served here; clients use POST /v1/chat/completions, /v1/completions and other POST /v1/ \
          routes, GET /v1/models, /health and /ready"
     ));
-    let (head, body) = request.into_parts();
-    route::turn_away(&head, body, error).await
+    route::turn_away(request, error).await
 }
 
 async fn only_post(request: Request) -> Response {
@@ -64,9 +63,8 @@ async fn only_get(request: Request) -> Response {
 }
 
 async fn other_method(request: Request, accepted: &'static str) -> Response {
-    let (head, body) = request.into_parts();
-    let error = ApiError::method_not_allowed(head.method.as_str(), head.uri.path(), Some(accepted));
-    route::turn_away(&head, body, error).await
+    let error = ApiError::method_not_allowed(request.method().as_str(), request.uri().path(), Some(accepted));
+    route::turn_away(request, error).await
 }
 
 /// Whether the process is up. Says nothing of workers: an orchestrator that restarts on this must not

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
+use smallvec::SmallVec;
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -182,14 +183,13 @@ fn plain(headers: &HeaderMap, body: Bytes) -> Result<Bytes, ApiError> {
 }
 
 /// Refuses a request of which nothing is read yet.
-pub(super) async fn turn_away(
-    head: &Parts,
-    body: impl http_body::Body<Data = Bytes> + Unpin,
-    error: ApiError,
-) -> Response {
+pub(super) async fn turn_away<B>(request: http::Request<B>, error: ApiError) -> Response
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+{
     // Who waits for a word before the body hears this one instead.
-    if !head.headers.contains_key(header::EXPECT) {
-        discard(body).await;
+    if !request.headers().contains_key(header::EXPECT) {
+        discard(request.into_body()).await;
     }
     error.into_response()
 }
@@ -239,7 +239,7 @@ pub(super) async fn ask(
     app.note_unknown_hints(&hints.unknown_keys);
     let input = prompt_input(surface, &fields)?;
     let (set, lora) = app.set_for(&model, &hints)?;
-    let own_salt: Option<String> = fields.get("cache_salt")?;
+    let (salt, forwarded) = for_engine(&set, &hints, &fields, body)?;
     let asked = Instant::now();
     let tokens = app.tokenise(&set, input, body.len()).await?;
     app.counters.tokenise.observe(asked.elapsed());
@@ -253,17 +253,6 @@ pub(super) async fn ask(
             ),
         ));
     }
-    // A salt from a header or from `nvext` has to reach the engine as its own field, or router and engine would
-    // name the same blocks differently.
-    let salt = hints.tenant.clone().or_else(|| own_salt.clone()).or_else(|| hints.cache_salt.clone());
-    let new_salt = salt.as_deref().filter(|&salt| own_salt.as_deref() != Some(salt));
-    let mut dropped: Vec<_> = handover::not_for(set.key.worker_type, &fields).collect();
-    dropped.extend(hints.has_nvext.then_some("nvext"));
-    dropped.extend(new_salt.map(|_| "cache_salt"));
-    let forwarded = match new_salt {
-        None if dropped.is_empty() => body.clone(),
-        salt => fields.rewrite(&dropped, salt.map(|salt| ("cache_salt", salt))),
-    };
     Ok(Asked {
         model,
         set,
@@ -273,6 +262,33 @@ pub(super) async fn ask(
         streams,
         tries: Tries::default(),
     })
+}
+
+/// Under which salt a request's blocks are cached, and its body for the engine: the client's own, without what is not the engine's
+/// to see.
+///
+/// A salt from a header or from `nvext` has to reach the engine as its own field. Router and engine would name the same blocks
+/// differently otherwise, and tenants would share what is to be kept apart.
+///
+/// # Errors
+/// 400 for a salt that is no string.
+pub(super) fn for_engine(
+    set: &SetView,
+    hints: &Hints,
+    fields: &Fields<'_>,
+    body: &Bytes,
+) -> Result<(Option<String>, Bytes), ApiError> {
+    let own_salt: Option<String> = fields.get("cache_salt")?;
+    let salt = hints.tenant.clone().or_else(|| own_salt.clone()).or_else(|| hints.cache_salt.clone());
+    let new_salt = salt.as_deref().filter(|&salt| own_salt.as_deref() != Some(salt));
+    let mut dropped: SmallVec<[&str; 6]> = handover::not_for(set.key.worker_type, fields).collect();
+    dropped.extend(hints.has_nvext.then_some("nvext"));
+    dropped.extend(new_salt.map(|_| "cache_salt"));
+    let forwarded = match new_salt {
+        None if dropped.is_empty() => body.clone(),
+        salt => fields.rewrite(&dropped, salt.map(|salt| ("cache_salt", salt))),
+    };
+    Ok((salt, forwarded))
 }
 
 fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, ApiError> {
