@@ -13,12 +13,17 @@
 /// That holds for what was applied and is **forgotten**, too: until a replay has brought it again, the batches that the first one
 /// overtook would lead back to what the index held when they were published.
 ///
+/// A new connection begins with a doubt. Batches that were heard over the last one are not said over it; of those that a replay brought
+/// meanwhile nobody knows, for it may have reached an engine that was connected already. So what is at or below the last number applied
+/// before, and was not heard, is [`Observation::Doubtful`] until the engine is shown to be the same, or another.
+///
 /// A replayed batch is never a restart: a replay may say again what was said before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor {
     applied: Option<u64>,
     heard: Option<u64>,
     forgotten: Option<u64>,
+    doubtful: Option<u64>,
 }
 
 /// What a sequence number means, given the cursor.
@@ -35,13 +40,15 @@ pub enum Observation {
     },
     /// The engine counts anew: it is another incarnation.
     Restart,
+    /// Applied before this connection, which may have begun before that was replayed; or another incarnation's.
+    Doubtful,
 }
 
 impl Cursor {
     /// The cursor of an incarnation of which nothing has been seen.
     #[must_use]
     pub const fn new() -> Self {
-        Self { applied: None, heard: None, forgotten: None }
+        Self { applied: None, heard: None, forgotten: None, doubtful: None }
     }
 
     /// The last number applied; `None` before the first.
@@ -62,6 +69,9 @@ impl Cursor {
             return Observation::Restart;
         }
         self.heard = Some(sequence);
+        if self.doubtful.is_some_and(|doubtful| sequence <= doubtful) {
+            return Observation::Doubtful;
+        }
         if self.forgotten.is_some_and(|forgotten| sequence <= forgotten) {
             return Observation::Stale;
         }
@@ -91,10 +101,14 @@ impl Cursor {
         self.forgotten = self.forgotten.max(self.applied.take());
     }
 
-    /// A new connection begins. All that was applied was published before it, so the same incarnation says
-    /// none of it again on this connection: from here on, a replay excuses no low number.
+    /// A new connection begins, of the same incarnation or another.
     pub fn reconnected(&mut self) {
-        self.heard = self.heard.max(self.applied).max(self.forgotten);
+        self.doubtful = self.doubtful.max(self.applied).max(self.forgotten);
+    }
+
+    /// The engine of this connection was shown to be the one whose batches were applied.
+    pub fn trust(&mut self) {
+        self.doubtful = None;
     }
 
     /// Perhaps a new incarnation begins, of which this was heard last: what was known of the one before excuses no number, and
@@ -114,7 +128,7 @@ mod tests {
     use super::*;
 
     fn at(applied: Option<u64>, heard: Option<u64>) -> Cursor {
-        Cursor { applied, heard, forgotten: None }
+        Cursor { applied, heard, forgotten: None, doubtful: None }
     }
 
     #[test]
@@ -153,10 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reconnect_what_a_replay_brought_counts_as_heard() {
+    fn after_a_reconnect_what_a_replay_brought_is_doubtful_until_the_engine_is_known() {
         let mut cursor = at(Some(9), Some(6));
         cursor.reconnected();
-        assert_eq!(cursor.live(7), Observation::Restart);
+        assert_eq!(cursor.live(6), Observation::Restart);
+        assert_eq!(cursor.live(7), Observation::Doubtful);
+        cursor.trust();
+        assert_eq!(cursor.live(8), Observation::Stale);
         assert_eq!(cursor.live(10), Observation::Contiguous);
     }
 
@@ -174,10 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reconnect_what_is_forgotten_counts_as_heard() {
+    fn after_a_reconnect_what_is_forgotten_is_doubtful_too() {
         let mut cursor = at(Some(9), Some(6));
         cursor.forget_applied();
         cursor.reconnected();
+        assert_eq!(cursor.live(9), Observation::Doubtful);
         assert_eq!(cursor.live(9), Observation::Restart);
     }
 

@@ -335,9 +335,10 @@ fn a_replay_that_reaches_the_next_engine_shows_it() {
     }
 }
 
+/// The replay may have reached an engine to which a connection stood already, though that was heard of only later.
 #[test]
-fn on_a_new_connection_a_replay_excuses_no_low_number() {
-    replayable(&[
+fn on_a_new_connection_a_number_that_a_replay_brought_waits_for_the_answer() {
+    let before = [
         ("connected", "heal from 0, replaying"),
         ("replayed 0", "apply a0"),
         ("replayed 1", "apply a1"),
@@ -345,8 +346,59 @@ fn on_a_new_connection_a_replay_excuses_no_low_number() {
         ("end", "live"),
         ("disconnected", "unproven"),
         ("connected", "prove from 2"),
-        ("live b1", "restart, clear, gap, heal from 0, replaying"),
-    ]);
+    ];
+    let after: [&[(&str, &str)]; 5] = [
+        &[
+            ("live 1", ""),
+            ("live 2", ""),
+            ("live 3", ""),
+            ("replayed 2", "apply a3, live"),
+            ("live 4", "apply a4"),
+        ],
+        &[
+            ("live 1", ""),
+            ("replayed 2", "replaying"),
+            ("live 2", ""),
+            ("end", "live"),
+            ("live 3", "apply a3"),
+        ],
+        &[("live b1", ""), ("replayed b2", "restart, clear, heal from 0, replaying")],
+        &[("live b1", ""), ("end", "restart, clear, heal from 0, replaying"), ("live b2", "")],
+        // Without an answer the number decides, and not one that happens to follow.
+        &[
+            ("live b1", ""),
+            ("live b2", ""),
+            ("live b3", ""),
+            ("seconds 5", "restart, clear, heal from 0, replaying"),
+        ],
+    ];
+    for after in after {
+        replayable(&[&before, after].concat());
+    }
+    for (asked, low) in [("failed", "live b1"), ("seconds 5", "live b2")] {
+        let late = [(asked, ""), (low, "restart, clear, gap, heal from 0, replaying")];
+        replayable(&[&before[..], &late].concat());
+    }
+}
+
+#[test]
+fn a_number_that_a_replay_brought_waits_for_the_end_of_an_overload_too() {
+    let before = [
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1"),
+        ("refused 1", "gap, incomplete"),
+        ("connected", "unproven"),
+        ("live 0", ""),
+        ("room", "prove from 0, unproven"),
+    ];
+    let after: [&[(&str, &str)]; 2] = [
+        &[("replayed 0", "replaying"), ("replayed 1", "apply a1"), ("end", "live")],
+        &[("seconds 5", "restart, clear, heal from 0, replaying")],
+    ];
+    for after in after {
+        replayable(&[&before, after].concat());
+    }
 }
 
 /// The connection is the old one: what a replay overtook still comes over it.

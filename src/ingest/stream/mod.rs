@@ -166,6 +166,8 @@ pub struct StreamMachine<P> {
     connected: bool,
     /// Whether what the index holds is known to be the connected engine's.
     proven: bool,
+    /// It said a number that may be another incarnation's, while it is being asked who it is: without an answer that decides.
+    said_doubtful: bool,
     /// What the index holds was another stream's to build, and the engine has not shown yet that all of it is true.
     resumes: bool,
     /// The index was emptied of what `last` stands for while the engine had yet to show it: once it has, all of it is asked for.
@@ -204,6 +206,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             last: None,
             connected: false,
             proven: false,
+            said_doubtful: false,
             resumes: false,
             rebuild_due: false,
             lost_before: None,
@@ -297,12 +300,16 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// What the index holds of the rank is doubted, though nothing is known to be missing: it is dropped, and what the engine still
     /// has in its buffer is taken anew. Nothing happens where that cannot be had, or where the engine is being asked already.
     pub fn resync(&mut self, now: Duration) {
-        let asks = self.request.as_ref().is_some_and(|request| request.purpose != Purpose::Check);
-        if self.connected && self.proven && self.can_replay && !asks && self.room_at.is_none() {
+        if self.connected && self.proven && self.can_replay && !self.asks() && self.room_at.is_none() {
             self.start_over();
             self.ask(now, Purpose::Heal);
             self.publish();
         }
+    }
+
+    /// Whether the engine is asked for more than whether something was missed.
+    fn asks(&self) -> bool {
+        self.request.as_ref().is_some_and(|request| request.purpose != Purpose::Check)
     }
 
     /// A batch arrived on the live socket. One that arrives while no connection stands is a leftover of the
@@ -314,7 +321,11 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.rest(now);
         self.deaf = false;
         let mut meaning = self.cursor.live(sequence);
-        if meaning == Observation::Restart {
+        if meaning == Observation::Doubtful && self.can_replay && (self.asks() || self.room_at.is_some()) {
+            self.said_doubtful = true;
+            return;
+        }
+        if matches!(meaning, Observation::Restart | Observation::Doubtful) {
             self.begin_incarnation();
             meaning = self.cursor.live(sequence);
         }
@@ -328,7 +339,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         let request = self.request.as_ref().filter(|request| request.purpose != Purpose::Check);
         let (asking, waits) = (request.is_some(), request.is_some_and(|request| request.waits));
         match meaning {
-            Observation::Stale | Observation::Restart => {}
+            Observation::Stale | Observation::Restart | Observation::Doubtful => {}
             _ if waits => {}
             _ if asking => self.hold(now, sequence, payload),
             // After a connection that was lost it would do for a proof.
@@ -340,7 +351,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
                 // It answers a check by itself, and is all the proof there is where no replay answers.
                 self.request = None;
                 self.retry_at = None;
-                self.proven = true;
+                self.prove();
                 self.apply(sequence, payload);
             }
             Observation::Gap { .. } => self.gap(now, sequence, payload),

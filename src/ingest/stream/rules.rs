@@ -29,10 +29,18 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.deaf = false;
         self.connected = false;
         self.proven = false;
+        self.said_doubtful = false;
         self.request = None;
         self.held.clear();
         self.retry_at = None;
         self.check_at = None;
+    }
+
+    /// What the index holds is the connected engine's.
+    pub(super) fn prove(&mut self) {
+        self.proven = true;
+        self.said_doubtful = false;
+        self.cursor.trust();
     }
 
     /// Asks who is there: for the last batch if there is one, else for everything.
@@ -44,7 +52,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             self.ask(now, Purpose::Prove);
         } else {
             // The index holds nothing that could be someone else's.
-            self.proven = true;
+            self.prove();
             self.ask(now, Purpose::Heal);
         }
     }
@@ -59,7 +67,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     }
 
     pub(super) fn same_incarnation(&mut self, now: Duration) {
-        self.proven = true;
+        self.prove();
         if self.rebuild_due {
             self.build_anew(now);
             return;
@@ -88,7 +96,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.request = None;
         self.retry_at = None;
         self.held.clear();
-        self.proven = true;
+        self.prove();
     }
 
     fn clear(&mut self) {
@@ -105,7 +113,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     pub(super) fn lose_before(&mut self, first: u64) {
         self.clear();
         self.lost_before = Some(first);
-        self.proven = true;
+        self.prove();
     }
 
     pub(super) fn apply(&mut self, sequence: u64, payload: P) {
@@ -147,7 +155,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     pub(super) fn replayed_next(&mut self, now: Duration, sequence: u64, payload: P) {
         let Some(Request { purpose, against, .. }) = self.request else { return };
         match self.cursor.replayed(sequence) {
-            Observation::Stale | Observation::Restart => return,
+            Observation::Stale | Observation::Restart | Observation::Doubtful => return,
             Observation::Contiguous if against.is_none() => self.missed(),
             // What was heard live reaches further back than the ring does.
             Observation::Gap { .. }
@@ -207,6 +215,11 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             self.rest(now);
             return;
         }
+        if self.said_doubtful {
+            self.begin_incarnation();
+            self.ask(now, Purpose::Heal);
+            return;
+        }
         let Some(first) = self.held.first() else {
             // No batch says how the engine stands, so nothing is known to be lost. Ask again.
             self.retry_at = Some(now + self.settings.retry * (1 << self.unanswered.min(4)));
@@ -221,7 +234,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         // A number that follows stands in for the answer, but not where another stream's word is to be shown, or the index holds
         // nothing for it to follow.
         if first == self.cursor.expected() && (is_shown || !(self.resumes || self.rebuild_due)) {
-            self.proven = true;
+            self.prove();
             self.resume(now);
         } else {
             self.abandon(now);
