@@ -14,6 +14,7 @@ mod publisher;
 mod recorder;
 
 use std::{
+    io::Write as _,
     thread,
     time::{Duration, Instant},
 };
@@ -272,10 +273,22 @@ fn an_engine_that_connects_to_us_is_heard() {
         }
     };
     hear(&publisher, "a");
-    // Somebody who only looks what listens there is no engine that goes away.
+    // Somebody who only looks what listens there, or takes it for something else, is no engine that goes away.
     let port = stream.address().rsplit_once(':').unwrap().1;
-    drop(std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap());
+    let tls = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &[7; 502]].concat();
+    let postgres = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];
+    for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &tls, &postgres, &[0; 64]] {
+        let mut stranger = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+        stranger.write_all(said).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        drop(stranger);
+    }
+    let context = zmq::Context::new();
+    let listener = context.socket(zmq::SUB).unwrap();
+    listener.connect(&format!("tcp://127.0.0.1:{port}")).unwrap();
     thread::sleep(Duration::from_millis(200));
+    drop(listener);
+    thread::sleep(Duration::from_millis(100));
     assert!(!recorder.seen.lock().states.contains(&StreamState::Unproven), "{}", recorder.describe());
     far_ahead(&publisher, &recorder);
     drop(publisher);

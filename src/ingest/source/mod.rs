@@ -1,5 +1,6 @@
 //! Where events come from.
 
+mod accepted;
 mod contexts;
 mod endpoint;
 mod feed;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zmq::{Context, DONTWAIT, Message, PollItem, Socket, SocketEvent};
 
-use super::{EndpointMode, Feed};
+use super::{EndpointMode, Feed, accepted::Accepted};
 
 /// As many batches as vLLM's publisher keeps for a slow subscriber; ZMQ's own default is 1,000.
 const RECEIVE_LIMIT: i32 = 100_000;
@@ -80,8 +80,7 @@ pub(in crate::ingest) struct Subscriber {
     monitor: Socket,
     mode: EndpointMode,
     topic: Vec<u8>,
-    /// Failed handshakes whose disconnection is yet to be reported.
-    failed: u32,
+    accepted: Accepted,
 }
 
 impl Subscriber {
@@ -100,6 +99,7 @@ impl Subscriber {
         socket.set_subscribe(b"")?;
         let address = monitor_address();
         let events = SocketEvent::HANDSHAKE_SUCCEEDED as i32
+            | SocketEvent::ACCEPTED as i32
             | SocketEvent::DISCONNECTED as i32
             | SocketEvent::HANDSHAKE_FAILED_NO_DETAIL as i32
             | SocketEvent::HANDSHAKE_FAILED_PROTOCOL as i32
@@ -112,7 +112,8 @@ impl Subscriber {
             EndpointMode::Connect => socket.connect(&endpoint.address)?,
             EndpointMode::Bind => socket.bind(&endpoint.address)?,
         }
-        Ok(Self { socket, monitor, mode: endpoint.mode, topic: topic.as_bytes().to_vec(), failed: 0 })
+        let (mode, topic) = (endpoint.mode, topic.as_bytes().to_vec());
+        Ok(Self { socket, monitor, mode, topic, accepted: Accepted::default() })
     }
 
     /// The address that the socket really has, with the port that `*` became.
@@ -141,18 +142,26 @@ impl Subscriber {
     pub(in crate::ingest) fn event(&mut self) -> Option<SubscriberEvent> {
         const SUCCEEDED: u16 = SocketEvent::HANDSHAKE_SUCCEEDED as u16;
         const DISCONNECTED: u16 = SocketEvent::DISCONNECTED as u16;
+        const ACCEPTED: u16 = SocketEvent::ACCEPTED as u16;
+        let listens = self.mode == EndpointMode::Bind;
         loop {
             // [event u16 | value u32, address]
             let frames = receive(&self.monitor)?;
             let [_, head, _] = frames.last;
-            let Some(&[low, high]) = head.first_chunk::<2>() else { continue };
+            let Some(&[low, high, ref value @ ..]) = head.first_chunk::<6>() else { continue };
+            let descriptor = u32::from_ne_bytes(*value);
             match u16::from_ne_bytes([low, high]) {
-                SUCCEEDED => return Some(SubscriberEvent::Connected),
-                // On a socket that listens, a stranger may knock while the engine is connected. A connection that
-                // never got through its handshake was none, so its end, reported next, is not one either.
-                DISCONNECTED if self.failed > 0 => self.failed -= 1,
+                ACCEPTED => self.accepted.accepted(descriptor),
+                SUCCEEDED => {
+                    if listens {
+                        self.accepted.shaken();
+                    }
+                    return Some(SubscriberEvent::Connected);
+                }
+                // A stranger may knock while the engine is connected.
+                DISCONNECTED if listens && !self.accepted.ended(descriptor) => {}
                 DISCONNECTED => return Some(SubscriberEvent::Disconnected),
-                _ if self.mode == EndpointMode::Bind => self.failed += 1,
+                _ if listens => {}
                 _ => return Some(SubscriberEvent::Refused),
             }
         }
