@@ -14,6 +14,8 @@ mod rig;
 use std::{sync::Arc, time::Duration};
 
 use kvroute::{
+    config::FrontendPlan,
+    fleet::WorkerSpec,
     frontend::{FrontendSettings, QueueTurns},
     select::{Mode, Tuning, queue::QueuePolicy},
     worker::mock::{MockEngine, MockSettings},
@@ -22,7 +24,13 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::rig::{Answer, MODEL, Rig, engine_settings, eventually, pools::Pools, prose, tuned, worker};
+use crate::rig::{
+    Answer, MODEL, Rig, engine_settings, eventually,
+    pools::Pools,
+    prose, tuned,
+    upstream::{Upstream, plain},
+    worker,
+};
 
 /// An engine that is at a prompt for seconds.
 fn slow() -> MockSettings {
@@ -226,6 +234,47 @@ async fn a_set_that_is_gone_leaves_nobody_waiting() {
     assert_eq!(second.await.unwrap().status, 503);
     first.await.unwrap();
     rig.wait_for_idle().await;
+}
+
+/// Tokens for everybody who asks.
+fn tokens(path: &str) -> (u16, &'static str, &'static str) {
+    let (status, kind, body) = plain(path);
+    (status, kind, if path == "/tokenize" { r#"{ "tokens": [1, 2, 3] }"# } else { body })
+}
+
+/// What looks for the queue of a set that was there before must not take the place of the queue that is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_from_before_a_set_was_founded_anew_leaves_its_queue_alone() {
+    let (before, after) = (Upstream::start(tokens).await, Upstream::start(tokens).await);
+    let plan = FrontendPlan { models: Vec::new(), ..tuned(Mode::Kv, threshold(), Vec::new()) };
+    let rig = Arc::new(Rig::assemble(plan, Vec::new()).await);
+    let spec =
+        |server: &Upstream| WorkerSpec { max_num_batched_tokens: Some(1_000), ..server.worker(1, MODEL) };
+    let ids = |first: u32| json!({ "model": MODEL, "prompt": [first, 2, 3, 4], "max_tokens": 1 });
+    assert_eq!(rig.register(&spec(&before), Some(60.0)).await.status, 201);
+    let held = before.hold().await;
+    let late = send(&rig, prompt(1, 10));
+    let arrives = |server: &Upstream, path: &str, count| {
+        server.recorded().iter().filter(|request| request.path == path).count() >= count
+    };
+    eventually("the engine is asked for tokens", async || arrives(&before, "/tokenize", 1)).await;
+
+    rig.remove(1).await;
+    assert_eq!(rig.register(&spec(&after), Some(60.0)).await.status, 201);
+    assert_eq!(send(&rig, ids(1)).await.unwrap().status, 200);
+    drop(held);
+    late.await.unwrap();
+
+    let held = after.hold().await;
+    let first = send(&rig, ids(2));
+    eventually("the first is sent", async || arrives(&after, "/v1/completions", 2)).await;
+    let second = send(&rig, ids(3));
+    waiting(&rig, 1.0).await;
+    drop(held);
+    assert_eq!(first.await.unwrap().status, 200);
+    let second = tokio::time::timeout(Duration::from_secs(20), second).await;
+    assert_eq!(second.expect("whoever waits hears of room").unwrap().status, 200);
+    idle(&rig).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

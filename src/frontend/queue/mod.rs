@@ -19,7 +19,8 @@ use parking_lot::RwLock;
 
 use super::settings::{FrontendSettings, QueueTurns};
 use crate::{
-    fleet::{SetKey, SetView},
+    fleet::SetView,
+    load::Loads,
     select::queue::{Limits, QueueSettings},
 };
 
@@ -31,8 +32,10 @@ pub(super) use wait::{NotPlaced, describe};
 /// The queues of all worker sets.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    /// Written only for a set that is new, was founded anew, or is gone.
-    sets: RwLock<AHashMap<SetKey, Arc<SetQueue>>>,
+    /// By the loads of the set, which wake one queue and no other for as long as they are there: a set that is founded anew under the
+    /// same name has others, and requests that came before that may still look for the first. Written only for a set that is new, or is
+    /// gone.
+    sets: RwLock<AHashMap<LoadsId, Arc<SetQueue>>>,
     pub(super) tally: Arc<Tally>,
 }
 
@@ -43,15 +46,13 @@ impl Queues {
             return queue;
         }
         let mut sets = self.sets.write();
-        let queue = sets.get(&set.key).filter(|queue| queue.is_of(set));
-        let queue = queue.map_or_else(|| SetQueue::new(set, Rules::of(settings), &self.tally), Arc::clone);
-        sets.insert(set.key.clone(), Arc::clone(&queue));
-        queue
+        let queue = sets.entry(LoadsId::of(set.selector.loads()));
+        Arc::clone(queue.or_insert_with(|| SetQueue::new(set, Rules::of(settings), &self.tally)))
     }
 
     /// That of `set`, if anybody has ever waited there.
     pub(super) fn known(&self, set: &SetView) -> Option<Arc<SetQueue>> {
-        self.sets.read().get(&set.key).filter(|queue| queue.is_of(set)).map(Arc::clone)
+        self.sets.read().get(&LoadsId::of(set.selector.loads())).map(Arc::clone)
     }
 
     /// Drops those of sets that are gone. Who waits in one is told by its task. A set that is there must keep its queue, which is the one
@@ -61,6 +62,16 @@ impl Queues {
         if self.sets.read().values().any(is_forgotten) {
             self.sets.write().retain(|_, queue| !is_forgotten(queue));
         }
+    }
+}
+
+/// Which loads: their address, which is nobody else's while their queue holds them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct LoadsId(usize);
+
+impl LoadsId {
+    fn of(loads: &Arc<Loads>) -> Self {
+        Self(Arc::as_ptr(loads).addr())
     }
 }
 

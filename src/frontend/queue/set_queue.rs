@@ -94,15 +94,15 @@ impl SetQueue {
     pub(super) fn new(set: &SetView, rules: Rules, tally: &Arc<Tally>) -> Arc<Self> {
         let loads = Arc::clone(set.selector.loads());
         let signal = Arc::new(Signal(Notify::new()));
-        // There is one queue for these loads, so there is no other waker.
-        loads.wake_on_relief(Waker::from(Arc::clone(&signal)));
+        let is_only = loads.wake_on_relief(Waker::from(Arc::clone(&signal)));
+        debug_assert!(is_only, "there is one queue for these loads: nobody wakes another");
         let state = Mutex::new(State { queue: Queue::new(rules.settings(set)), driven: false });
         let tally = Arc::clone(tally);
         Arc::new(Self { key: set.key.clone(), loads, rules, state, signal, tally })
     }
 
     /// Whether it is that of `set`, and not of one that was there before under the same name.
-    pub(super) fn is_of(&self, set: &SetView) -> bool {
+    fn is_of(&self, set: &SetView) -> bool {
         Arc::ptr_eq(&self.loads, set.selector.loads())
     }
 
