@@ -340,6 +340,15 @@ async fn a_worker_with_two_ranks_is_told_which_one_was_chosen() {
             assert_eq!(server.last().headers["x-data-parallel-rank"], nvext["dp_rank"].to_string());
         }
     }
+    // A client has no say in what the router tells the worker.
+    let url = format!("{}{CHAT}", rig.public());
+    let named = ("connection", "close, x-data-parallel-rank, X-Request-Id, x-mine");
+    let answer = rig.client.request(Method::POST, &url, &[named, ("x-mine", "1")], &chat("a", "b")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let sent = server.last().headers;
+    let has = |name: &str| sent.contains_key(name);
+    assert_eq!((has("x-data-parallel-rank"), has("x-request-id"), has("x-mine")), (true, true, false));
+
     // Both ranks go with the worker.
     rig.remove(1).await;
     assert!(ids(&rig).await.is_empty());

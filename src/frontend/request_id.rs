@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The header that carries it, both ways.
-const HEADER: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest name of a client's that is taken over.
 const LONGEST: usize = 128;

@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     fleet::{SetView, WorkerInfo},
-    proxy::{Answer, ProxyError},
+    proxy::{Answer, ProxyError, without_named},
 };
 
 /// What a client asked, ready to be placed.
@@ -379,6 +379,10 @@ pub(super) async fn forward(
     body: Bytes,
 ) -> Result<Answer, ProxyError> {
     let mut sent = Cow::Borrowed(head);
+    // Before those of ours are added: a client that names them would keep them from the worker.
+    if let Some(headers) = without_named(&head.headers, &[request_id::HEADER, bypass::MARK]) {
+        sent.to_mut().headers = headers;
+    }
     if placed.member.worker.spec.ranks > 1 {
         let rank = HeaderValue::from(placed.member.rank.0);
         sent.to_mut().headers.insert("x-data-parallel-rank", rank);

@@ -70,6 +70,18 @@ impl Form {
     }
 }
 
+/// What is left of a message's fields without `connection` and those that it names, but for `own`, if it names any that are there. To be
+/// used by whoever adds fields of their own before they forward: the other side of the connection has no say in those.
+#[must_use]
+pub fn without_named(headers: &HeaderMap, own: &[HeaderName]) -> Option<HeaderMap> {
+    let named = || named(headers).filter(|name| !own.contains(name) && headers.contains_key(name));
+    named().next()?;
+    let mut left = headers.clone();
+    named().for_each(|name| remove(&mut left, name));
+    remove(&mut left, header::CONNECTION);
+    Some(left)
+}
+
 fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let mut kept = HeaderMap::with_capacity(headers.len() + 1);
     for (name, value) in headers {
@@ -77,14 +89,15 @@ fn end_to_end(headers: &HeaderMap) -> HeaderMap {
             kept.append(name, value.clone());
         }
     }
-    for value in headers.get_all(header::CONNECTION) {
-        for named in value.as_bytes().split(|&byte| byte == b',') {
-            if let Ok(named) = HeaderName::from_bytes(named.trim_ascii()) {
-                remove(&mut kept, named);
-            }
-        }
-    }
+    named(headers).for_each(|name| remove(&mut kept, name));
     kept
+}
+
+/// The fields that `connection` names.
+fn named(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
+    let lists = headers.get_all(header::CONNECTION).iter();
+    let names = lists.flat_map(|list| list.as_bytes().split(|&byte| byte == b','));
+    names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
 }
 
 fn is_hop_by_hop(name: &HeaderName) -> bool {
@@ -153,6 +166,22 @@ mod tests {
             ("via", "2 kvroute"),
         ]);
         assert_eq!(to_worker(&client, Version::HTTP_2), expected);
+    }
+
+    #[test]
+    fn what_a_connection_names_is_taken_out_but_for_what_is_ours() {
+        let own = [HeaderName::from_static("x-request-id")];
+        let left = |fields| without_named(&headers(fields), &own);
+        assert_eq!(left(&[("connection", "keep-alive, X-Absent"), ("x-mine", "1")]), None);
+        assert_eq!(left(&[("connection", "x-request-id"), ("x-request-id", "rq")]), None);
+        let sent = [
+            ("connection", "close, X-Mine, x-request-id"),
+            ("x-mine", "1"),
+            ("x-mine", "2"),
+            ("x-request-id", "rq"),
+            ("x-theirs", "1"),
+        ];
+        assert_eq!(left(&sent), Some(headers(&[("x-request-id", "rq"), ("x-theirs", "1")])));
     }
 
     #[test]

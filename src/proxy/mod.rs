@@ -43,6 +43,7 @@ pub use error::{ErrorKind, Origin, ProxyError, Retry};
 pub use forward::Answer;
 #[cfg(feature = "otel")]
 pub(crate) use forward::usual_port;
+pub use headers::without_named;
 pub(crate) use limits::Time;
 pub use observe::{End, Observer, Usage};
 pub use pool::{Pool, PoolSettings};
