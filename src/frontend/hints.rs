@@ -168,7 +168,7 @@ impl Hints {
     /// Reads the hints of a request.
     ///
     /// # Errors
-    /// 400 for an `nvext` of the wrong shape, or a rank without a worker.
+    /// 400 for an `nvext` of the wrong shape, a rank without a worker, or a tenant that cannot be told.
     pub(super) fn read(headers: &HeaderMap, fields: &Fields<'_>) -> Result<Self, ApiError> {
         let nvext = Nvext::read(fields)?;
         // The header sets both fields, and the decode worker is the one that an aggregated request asks for.
@@ -194,7 +194,7 @@ impl Hints {
         };
         let prefill_pin = prefill_pin(headers, &nvext, rank)?;
         let wants = |name: &str| nvext.extra_fields.iter().any(|field| field == name);
-        let tenant = text(headers, "x-tenant-id").filter(|tenant| !tenant.is_empty());
+        let tenant = tenant(headers)?;
         Ok(Self {
             pin,
             prefill_pin,
@@ -209,6 +209,20 @@ impl Hints {
             unknown_keys: nvext.unknown_keys,
         })
     }
+}
+
+const TENANT: &str = "x-tenant-id";
+
+/// Whose request it is. One that cannot be told is not nobody's: it would share the caches of those who have no tenant, or choose one.
+fn tenant(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let mut lines = headers.get_all(TENANT).iter();
+    let Some(first) = lines.next() else { return Ok(None) };
+    if lines.any(|line| line != first) {
+        return Err(ApiError::bad_request("the header x-tenant-id names several tenants; send it once"));
+    }
+    let name = std::str::from_utf8(first.as_bytes());
+    let name = name.map_err(|_| ApiError::bad_request("the header x-tenant-id is not UTF-8"))?.trim();
+    Ok((!name.is_empty()).then(|| name.to_owned()))
 }
 
 /// Headers that name a session, the first of them that is there counts.
@@ -311,6 +325,21 @@ mod tests {
         assert_eq!(prefill(&headers, body), Some((7, Some(4))), "unset, so the request's");
         assert_eq!(prefill(&[], r#"{"nvext":{"backend_instance_id":1}}"#), None);
         assert_eq!(read(&[("x-prefill-dp-rank", "1")], "{}").unwrap_err().status, 400);
+    }
+
+    #[test]
+    fn a_tenant_is_told_or_the_request_refused() {
+        let read = |lines: &[&[u8]]| {
+            let value = |line: &&[u8]| (TENANT.parse().unwrap(), HeaderValue::from_bytes(line).unwrap());
+            tenant(&lines.iter().map(value).collect::<HeaderMap>()).map_err(|error| error.status.as_u16())
+        };
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&[b" "]), Ok(None));
+        assert_eq!(read(&[b" acme "]), Ok(Some("acme".into())));
+        assert_eq!(read(&["müller".as_bytes()]), Ok(Some("müller".into())));
+        assert_eq!(read(&[b"acme", b"acme"]), Ok(Some("acme".into())));
+        assert_eq!(read(&[b"acme", b"victim"]), Err(400));
+        assert_eq!(read(&[b"m\xfcller"]), Err(400));
     }
 
     #[test]
