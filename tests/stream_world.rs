@@ -294,7 +294,7 @@ impl World {
                 }
                 Output::AskReplay { from, .. } => self.request = Some((from, None)),
                 Output::State(state) => self.state = state,
-                Output::GapFound => {}
+                Output::GapFound | Output::Anew => {}
                 Output::RestartFound => self.highest = None,
                 // With nothing but numbers to go by, nothing that travels may be lost.
                 Output::Reconnect if self.answers => {

@@ -22,6 +22,7 @@
 pub struct Cursor {
     applied: Option<u64>,
     heard: Option<u64>,
+    heard_before: Option<u64>,
     forgotten: Option<u64>,
     doubtful: Option<u64>,
 }
@@ -48,7 +49,7 @@ impl Cursor {
     /// The cursor of an incarnation of which nothing has been seen.
     #[must_use]
     pub const fn new() -> Self {
-        Self { applied: None, heard: None, forgotten: None, doubtful: None }
+        Self { applied: None, heard: None, heard_before: None, forgotten: None, doubtful: None }
     }
 
     /// The last number applied; `None` before the first.
@@ -65,7 +66,7 @@ impl Cursor {
 
     /// Observes a number on the live socket, and remembers that it was heard.
     pub fn live(&mut self, sequence: u64) -> Observation {
-        if self.heard.is_some_and(|heard| sequence <= heard) {
+        if self.heard.max(self.heard_before).is_some_and(|heard| sequence <= heard) {
             return Observation::Restart;
         }
         self.heard = Some(sequence);
@@ -101,8 +102,16 @@ impl Cursor {
         self.forgotten = self.forgotten.max(self.applied.take());
     }
 
+    /// All that the engine has was told. What is forgotten and was not told again was another incarnation's, for only newer batches push
+    /// one out of a ring.
+    pub fn complete(&mut self) {
+        self.forgotten =
+            self.forgotten.filter(|&forgotten| self.applied.is_some_and(|applied| applied >= forgotten));
+    }
+
     /// A new connection begins, of the same incarnation or another.
     pub fn reconnected(&mut self) {
+        self.heard_before = self.heard_before.max(self.heard.take());
         self.doubtful = self.doubtful.max(self.applied).max(self.forgotten);
     }
 
@@ -111,10 +120,9 @@ impl Cursor {
         self.doubtful = None;
     }
 
-    /// Perhaps a new incarnation begins, of which this was heard last: what was known of the one before excuses no number, and
-    /// betrays none.
-    pub fn doubt(&mut self, heard: Option<u64>) {
-        *self = Self { heard, ..Self::new() };
+    /// What is applied next may be another incarnation's: what is known of the one before excuses no number, and betrays none.
+    pub fn doubt(&mut self) {
+        *self = Self { heard: self.heard, ..Self::new() };
     }
 
     /// A new incarnation begins.
@@ -128,7 +136,7 @@ mod tests {
     use super::*;
 
     fn at(applied: Option<u64>, heard: Option<u64>) -> Cursor {
-        Cursor { applied, heard, forgotten: None, doubtful: None }
+        Cursor { applied, heard, ..Cursor::new() }
     }
 
     #[test]
@@ -167,6 +175,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_forgotten_and_not_told_again_is_nobody_s() {
+        for (told, then) in [(8, Observation::Contiguous), (9, Observation::Stale)] {
+            let mut cursor = at(Some(9), Some(6));
+            cursor.forget_applied();
+            cursor.advance(told);
+            cursor.complete();
+            assert_eq!(cursor.live(9), then);
+        }
+    }
+
+    #[test]
     fn after_a_reconnect_what_a_replay_brought_is_doubtful_until_the_engine_is_known() {
         let mut cursor = at(Some(9), Some(6));
         cursor.reconnected();
@@ -202,14 +221,15 @@ mod tests {
     #[test]
     fn in_doubt_only_what_was_heard_of_the_one_that_speaks_counts() {
         let mut cursor = at(Some(9), Some(6));
+        cursor.forget_applied();
         cursor.reconnected();
-        cursor.doubt(None);
+        cursor.doubt();
         cursor.advance(20);
-        assert_eq!(cursor.live(7), Observation::Stale);
-        cursor.doubt(Some(12));
+        assert_eq!(cursor.live(3), Observation::Stale);
+        cursor.doubt();
         cursor.advance(20);
-        assert_eq!(cursor.live(12), Observation::Restart);
-        assert_eq!(cursor.live(13), Observation::Stale);
+        assert_eq!(cursor.live(3), Observation::Restart);
+        assert_eq!(cursor.live(4), Observation::Stale);
     }
 
     #[test]

@@ -236,6 +236,7 @@ impl<S: Sink> Driver<S> {
                 Output::Clear => self.sink.clear(),
                 Output::State(state) => self.sink.publish(state),
                 Output::GapFound => self.sink.note(Note::Gap),
+                Output::Anew => self.sink.note(Note::Anew),
                 Output::RestartFound => self.sink.note(Note::Restart),
                 Output::Reconnect => self.reconnect(),
                 Output::AskReplay { from, purpose } => {

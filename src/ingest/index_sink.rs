@@ -256,6 +256,7 @@ impl Sink for IndexSink {
                 self.gate.status().note_restart();
                 self.normaliser.reset();
             }
+            Note::Anew => self.normaliser.forget_blocks(),
             Note::Reconnect => {
                 tracing::info!(
                     worker = %self.source.worker,

@@ -70,6 +70,8 @@ pub enum Note {
     ReplayWaits(bool),
     /// A new incarnation was recognised.
     Restart,
+    /// All that the engine has said and still has is going to be told again: what was learned of blocks counts twice otherwise.
+    Anew,
     /// The live socket was dead and is made anew.
     Reconnect,
     /// A message was not shaped like a batch and was dropped.

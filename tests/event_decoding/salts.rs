@@ -28,6 +28,17 @@ fn a_chain_told_over_several_batches_keeps_the_salt_it_began_with() {
 }
 
 #[test]
+fn copies_that_are_told_again_from_the_start_are_counted_once() {
+    let mut rank = normaliser(2);
+    let head = batch_of([store(&[1], None, &[1, 2], [("cache_salt", "s1".into())])]);
+    feed(&mut rank, &head);
+    rank.forget_blocks();
+    feed(&mut rank, &head);
+    feed(&mut rank, &batch_of([remove(&[1], [])]));
+    assert_eq!(rank.salted_blocks(), 0);
+}
+
+#[test]
 fn salts_are_found_where_each_engine_puts_them() {
     let of = |lora: Option<&str>, salt: Option<&str>, objects: [&[u64]; 2]| {
         let block = |at: usize, tokens: &[u32]| content(tokens, lora, salt, objects[at]);

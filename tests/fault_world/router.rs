@@ -186,6 +186,7 @@ impl Stream {
                     (self.cause, self.counted.gaps) = (Cause::Gap, self.counted.gaps + 1);
                     self.sink.note(Note::Gap);
                 }
+                Output::Anew => self.sink.note(Note::Anew),
                 Output::RestartFound => {
                     (self.cause, self.counted.restarts) = (Cause::Restart, self.counted.restarts + 1);
                     self.sink.note(Note::Restart);

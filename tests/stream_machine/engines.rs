@@ -150,6 +150,22 @@ fn what_the_live_socket_still_brings_of_an_engine_whose_ring_has_moved_on_is_old
         ("live b8", "apply b8"),
         ("live c0", "restart, clear, apply c0, live"),
     ]);
+    // And where nobody answers, what another came to is nothing to it.
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("end", "live"),
+        ("live 0", "apply a0"),
+        ("replayed 1", ""),
+        ("live 1", "apply a1"),
+        ("live 2", "apply a2"),
+        ("rebuild", "clear, anew, heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1"),
+        ("connected", "prove from 1, unproven"),
+        ("live b3", ""),
+        ("seconds 5", "clear, apply b3, incomplete"),
+        ("live b4", "apply b4"),
+    ]);
     // What was held was heard of this one.
     replayable(&[
         ("connected", "heal from 0, replaying"),

@@ -79,13 +79,13 @@ fn a_stream_that_is_doubted_is_dropped_and_taken_anew() {
         ("end", "live"),
         ("live 0", "apply a0"),
         ("live 1", "apply a1"),
-        ("resync", "clear, heal from 0, replaying"),
+        ("resync", "clear, anew, heal from 0, replaying"),
         ("resync", ""),
         ("live 2", ""),
         ("replayed 0", "apply a0"),
         ("replayed 1", "apply a1, apply a2, live"),
         ("seconds 40", "check from 2"),
-        ("resync", "clear, heal from 0, replaying"),
+        ("resync", "clear, anew, heal from 0, replaying"),
         ("end", "live"),
     ]);
     // What cannot be had anew is kept.

@@ -124,7 +124,7 @@ fn what_the_index_holds_is_built_anew_on_demand() {
         ("end", "live"),
         ("live 0", "apply a0"),
         ("live 1", "apply a1"),
-        ("rebuild", "clear, heal from 0, replaying"),
+        ("rebuild", "clear, anew, heal from 0, replaying"),
         ("live 2", ""),
         ("replayed 0", "apply a0"),
         ("replayed 1", "apply a1, apply a2, live"),
@@ -136,7 +136,7 @@ fn what_the_index_holds_is_built_anew_on_demand() {
             ("replayed 0", "apply a0"),
             ("replayed 1", "apply a1"),
             ("end", "live"),
-            (doubt, "clear, heal from 0, replaying"),
+            (doubt, "clear, anew, heal from 0, replaying"),
             ("live 0", ""),
             ("replayed 0", "apply a0"),
             ("live 1", ""),
@@ -155,8 +155,24 @@ fn what_the_index_holds_is_built_anew_on_demand() {
         ("connected", "heal from 0, replaying"),
         ("live 0", "apply a0, live"),
         ("disconnected", "unproven"),
-        ("rebuild", "clear, unproven"),
+        ("rebuild", "clear, anew, unproven"),
         ("connected", "heal from 0, replaying"),
+    ]);
+}
+
+#[test]
+fn an_engine_that_has_less_to_say_than_was_forgotten_is_another_one() {
+    replayable(&[
+        ("connected", "heal from 0, replaying"),
+        ("replayed 0", "apply a0"),
+        ("replayed 1", "apply a1"),
+        ("replayed 2", "apply a2"),
+        ("end", "live"),
+        ("rebuild", "clear, anew, heal from 0, replaying"),
+        ("started", "heal from 0"),
+        ("replayed b0", "apply b0"),
+        ("end", "live"),
+        ("live b1", "apply b1"),
     ]);
 }
 
@@ -175,7 +191,7 @@ fn an_engine_that_has_yet_to_be_proven_is_proven_before_it_is_built_anew() {
         ];
         let after: [&[(&str, &str)]; 5] = [
             &[
-                ("replayed 1", "heal from 0, replaying"),
+                ("replayed 1", "anew, heal from 0, replaying"),
                 ("live 2", ""),
                 ("replayed 0", "apply a0"),
                 ("replayed 1", "apply a1, apply a2, live"),
@@ -191,9 +207,13 @@ fn an_engine_that_has_yet_to_be_proven_is_proven_before_it_is_built_anew() {
                 ("live b3", "apply b3"),
             ],
             // No number stands in for the answer, for there is nothing in the index that it could follow.
-            &[("seconds 5", ""), ("live 2", "prove from 1"), ("replayed 1", "heal from 0, replaying")],
+            &[("seconds 5", ""), ("live 2", "prove from 1"), ("replayed 1", "anew, heal from 0, replaying")],
             &[("live 2", ""), ("seconds 5", "clear, apply a2, incomplete")],
-            &[("disconnected", ""), ("connected", "prove from 1"), ("replayed 1", "heal from 0, replaying")],
+            &[
+                ("disconnected", ""),
+                ("connected", "prove from 1"),
+                ("replayed 1", "anew, heal from 0, replaying"),
+            ],
         ];
         for after in after {
             replayable(&[&before, after].concat());
@@ -208,7 +228,7 @@ fn an_engine_that_has_yet_to_be_proven_is_proven_before_it_is_built_anew() {
         ("connected", "unproven"),
         ("rebuild", "clear, unproven"),
         ("room", "prove from 0, unproven"),
-        ("replayed 0", "heal from 0, replaying"),
+        ("replayed 0", "anew, heal from 0, replaying"),
     ]);
     // Nothing was taken, so there is nothing to prove.
     replayable(&[
@@ -216,7 +236,7 @@ fn an_engine_that_has_yet_to_be_proven_is_proven_before_it_is_built_anew() {
         ("live 0", "apply a0, live"),
         ("refused 0", "gap, incomplete"),
         ("connected", "unproven"),
-        ("rebuild", "clear, unproven"),
+        ("rebuild", "clear, anew, unproven"),
         ("room", "heal from 0, replaying"),
         ("replayed 0", "apply a0"),
         ("end", "live"),

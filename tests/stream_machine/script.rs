@@ -27,6 +27,7 @@ pub(crate) fn say(output: &Output<Vec<u8>>) -> String {
         Output::AskReplay { from, purpose: Purpose::Check } => format!("check from {from}"),
         Output::State(state) => state.name().into(),
         Output::GapFound => "gap".into(),
+        Output::Anew => "anew".into(),
         Output::RestartFound => "restart".into(),
         Output::Reconnect => "reconnect".into(),
     }

@@ -82,6 +82,11 @@ impl Normaliser {
         self.salts = SaltMemory::default();
     }
 
+    /// Forgets what was learned of blocks, because all of it is going to be told again: copies that are told twice are counted twice.
+    pub fn forget_blocks(&mut self) {
+        self.salts = SaltMemory::default();
+    }
+
     /// What was learned of the engine.
     #[must_use]
     pub fn learned(&self) -> Learned {

@@ -29,10 +29,6 @@ impl<P: Deref<Target = [u8]>> Held<P> {
         self.batches.front().map(|&(sequence, _)| sequence)
     }
 
-    pub(super) fn last(&self) -> Option<u64> {
-        self.batches.back().map(|&(sequence, _)| sequence)
-    }
-
     pub(super) fn pop(&mut self) -> Option<(u64, P)> {
         let (sequence, payload) = self.batches.pop_front()?;
         self.bytes -= payload.len();

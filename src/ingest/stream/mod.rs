@@ -115,6 +115,8 @@ pub enum Output<P> {
     },
     /// Drop everything the index holds of this rank, at once. A [`Output::State`] always follows.
     Clear,
+    /// All that the engine has said and still has is going to be told again, as if nothing of it had been.
+    Anew,
     /// Ask the replay endpoint for every batch from this number on, in place of any request before it.
     AskReplay {
         /// The first number wanted.
@@ -302,6 +304,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     pub fn resync(&mut self, now: Duration) {
         if self.connected && self.proven && self.can_replay && !self.asks() && self.room_at.is_none() {
             self.start_over();
+            self.outputs.push_back(Output::Anew);
             self.ask(now, Purpose::Heal);
             self.publish();
         }
@@ -391,6 +394,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             self.ask(now, Purpose::Heal);
         } else if self.held.is_empty() {
             self.request = None;
+            self.cursor.complete();
             if self.last.is_none() {
                 // It has said nothing yet, so nothing is missing, whatever an earlier request failed to show.
                 self.lost_before = None;

@@ -112,7 +112,10 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.lost_before = None;
         if !self.can_replay {
             self.lost_before = Some(0);
-        } else if self.connected && self.room_at.is_none() {
+            return;
+        }
+        self.outputs.push_back(Output::Anew);
+        if self.connected && self.room_at.is_none() {
             self.identify(now);
         }
     }

@@ -112,6 +112,10 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
     /// Batches before `first` will never come. The index must not keep what they may have taken away.
     pub(super) fn lose_before(&mut self, first: u64) {
         self.clear();
+        if !self.proven {
+            // They may be another engine's, of which the live socket may still bring lower numbers than the one before it came to.
+            self.cursor.doubt();
+        }
         self.lost_before = Some(first);
         self.prove();
     }
@@ -167,12 +171,7 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
             // Lost for good. A number that follows is no better while the proof is outstanding: whose is it?
             Observation::Contiguous | Observation::Gap { .. } => {
                 self.missed();
-                let is_another = !self.proven;
                 self.lose_before(sequence);
-                if is_another {
-                    // Perhaps; then the live socket may still bring lower numbers than the one before it came to.
-                    self.cursor.doubt(self.held.last());
-                }
             }
         }
         self.apply(sequence, payload);
