@@ -16,7 +16,7 @@ use std::{
 
 use axum::{Router, body::Body, response::Response};
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, header, request::Parts};
+use http::{HeaderMap, Method, Request, Version, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tower_service::Service as _;
@@ -44,17 +44,19 @@ pub(super) struct Gate {
 #[derive(Clone, Copy)]
 enum Reason {
     HeaderTooLarge,
+    NoHost,
     NoKey,
     UnknownKey,
     Full,
 }
 
 impl Reason {
-    const ALL: [Self; 4] = [Self::HeaderTooLarge, Self::NoKey, Self::UnknownKey, Self::Full];
+    const ALL: [Self; 5] = [Self::HeaderTooLarge, Self::NoHost, Self::NoKey, Self::UnknownKey, Self::Full];
 
     const fn name(self) -> &'static str {
         match self {
             Self::HeaderTooLarge => "header_too_large",
+            Self::NoHost => "no_host",
             Self::NoKey => "no_key",
             Self::UnknownKey => "unknown_key",
             Self::Full => "too_many_requests",
@@ -66,6 +68,7 @@ impl Reason {
         let settings = &app.settings;
         match self {
             Self::HeaderTooLarge => ApiError::header_too_large(settings.max_header_bytes),
+            Self::NoHost => ApiError::bad_request("an HTTP/1.1 request has one Host header"),
             Self::NoKey => ApiError::not_a_client(NoKey::Missing),
             Self::UnknownKey => ApiError::not_a_client(NoKey::Unknown),
             Self::Full => ApiError::full(settings.max_concurrent_requests.unwrap_or(usize::MAX)),
@@ -127,6 +130,10 @@ fn admit(app: &App, head: &mut Parts, line: Option<&mut Line>) -> Result<Option<
     let settings = &app.settings;
     if size(&head.headers) > settings.max_header_bytes {
         return Err(Reason::HeaderTooLarge);
+    }
+    // RFC 9112 §3.2: who takes it for another host than a proxy in front did could be tricked by it.
+    if head.version == Version::HTTP_11 && head.headers.get_all(header::HOST).iter().count() != 1 {
+        return Err(Reason::NoHost);
     }
     if let Some(keys) = &settings.api_keys {
         match keys.owner(&head.headers) {

@@ -95,6 +95,23 @@ async fn rest(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_one_host() {
+    let rig = rig(1, |settings| settings).await;
+    for (head, status) in [
+        ("GET /health HTTP/1.1\r\nhost: x\r\n", 200),
+        ("GET /health HTTP/1.0\r\n", 200),
+        ("GET /health HTTP/1.1\r\n", 400),
+        ("GET /health HTTP/1.1\r\nhost: x\r\nhost: x\r\n", 400),
+    ] {
+        let mut stream = TcpStream::connect(rig.frontend.public_addr()).await.unwrap();
+        stream.write_all(format!("{head}connection: close\r\n\r\n").as_bytes()).await.unwrap();
+        let answer = rest(&mut stream).await;
+        assert_eq!(answer[9..12], status.to_string(), "{head:?}: {answer}");
+    }
+    assert_eq!(rig.metric("kvroute_turned_away_total", "reason=\"no_host\"").await, 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_slow_to_ask_is_let_go_and_whoever_waits_for_an_answer_is_not() {
     let read_timeout = Duration::from_millis(400);
     let upstream = Upstream::start(plain).await;
