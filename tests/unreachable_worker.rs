@@ -100,7 +100,9 @@ async fn nobody_can_be_reached() {
 async fn the_only_worker_cannot_be_reached() {
     let rig = Rig::start_plan(plan(Mode::Kv, vec![dead(1)]), Vec::new()).await;
     let answer = rig.post("/v1/chat/completions", &chat("you are brief", "hello")).await;
-    assert_eq!(answer.status, 503, "{}", answer.text);
+    assert_eq!(answer.status, 502, "{}", answer.text);
+    let code = &answer.json["error"]["code"];
+    assert_eq!(code, "worker_unreachable", "why there is no answer, and not that nobody is left");
     expect_readable(&answer.json);
     assert_eq!(rig.metric("kvroute_retries_total", "").await, 0.0, "there was no other to try");
     rig.wait_for_idle().await;

@@ -295,15 +295,19 @@ fn prompt_input(surface: Surface, fields: &Fields<'_>) -> Result<PromptInput, Ap
     if surface == Surface::Chat {
         return Ok(PromptInput::Chat(Box::new(Chat::read(fields)?)));
     }
-    let prompt: PromptField = fields.get("prompt")?.ok_or_else(|| {
-        ApiError::bad_field("prompt", "'prompt' is missing; send a string or a list of token ids")
-    })?;
-    match prompt.into_first() {
+    let prompt: Option<PromptField> = fields.get("prompt")?;
+    let (is_missing, first) = (prompt.is_none(), prompt.and_then(PromptField::into_first));
+    match first {
         Some(FirstPrompt::Tokens(ids)) => Ok(PromptInput::Tokens(ids)),
         Some(FirstPrompt::Text(text)) => Ok(PromptInput::Text {
             text,
             add_special_tokens: fields.get("add_special_tokens")?.unwrap_or(true),
         }),
+        // What embeddings are the tokens of, nobody here can tell.
+        None if fields.raw("prompt_embeds").is_some() => Ok(PromptInput::Tokens(Vec::new())),
+        None if is_missing => {
+            Err(ApiError::bad_field("prompt", "'prompt' is missing; send a string or a list of token ids"))
+        }
         None => Err(ApiError::bad_field("prompt", "'prompt' is empty; send at least one token")),
     }
 }
@@ -322,14 +326,14 @@ pub(super) async fn send(app: Arc<App>, in_flight: InFlight, head: Parts, mut se
 /// That no worker would take it, or why there is no answer.
 pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(Answer, Placed), ApiError> {
     app.retries.request();
-    // What the last worker said, in case that nobody else takes the request.
-    let mut last = None;
+    // What the last worker said, or that it was not reached, in case that nobody else takes the request.
+    let (mut last, mut unreached) = (None, None);
     loop {
         let mut placed = match traces::placing(head, app.place_in_time(send)).await {
             Ok(placed) => placed,
             Err(error) => {
                 send.tries.nobody(app);
-                return last.ok_or(error);
+                return last.ok_or(unreached.unwrap_or(error));
             }
         };
         send.tries.placed(app);
@@ -346,7 +350,9 @@ pub(super) async fn reach(app: &App, head: &Parts, send: &mut Send) -> Result<(A
                 placed.attempt = None;
                 last = Some((answer, placed));
             }
-            Err(error) if send.tries.after_error(app, &error, &worker, head) => {}
+            Err(error) if send.tries.after_error(app, &error, &worker, head) => {
+                unreached = Some(ApiError::upstream(&error));
+            }
             Err(error) => {
                 warn!(%error, request = request_id::named(&head.headers), "request failed");
                 return Err(ApiError::upstream(&error));

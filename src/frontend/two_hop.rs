@@ -337,14 +337,14 @@ async fn try_prefill(
     let mut tries = Tries::default();
     let mut set = Arc::clone(&split.set);
     let mut next = first;
-    // What the last worker said, in case that nobody else takes the prompt.
-    let mut last = None;
+    // What the last worker said, or that it was not reached, in case that nobody else takes the prompt.
+    let (mut last, mut unreached) = (None, None);
     let (answer, placed) = loop {
         let mut placed = match next {
             Ok(placed) => placed,
             Err(error) => {
                 tries.nobody(app);
-                break last.ok_or(Failure::Refused(error))?;
+                break last.ok_or(Failure::Refused(unreached.unwrap_or(error)))?;
             }
         };
         tries.placed(app);
@@ -361,7 +361,9 @@ async fn try_prefill(
                 placed.attempt = None;
                 last = Some((answer, placed));
             }
-            Err(error) if tries.after_error(app, &error, &worker, &head) => {}
+            Err(error) if tries.after_error(app, &error, &worker, &head) => {
+                unreached = Some(ApiError::upstream(&error));
+            }
             Err(error) => {
                 warn!(%error, request = request_id::named(&head.headers), "prefill failed");
                 return Err(Failure::Refused(ApiError::upstream(&error)));
