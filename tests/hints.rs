@@ -197,6 +197,22 @@ async fn tenants_share_nothing_and_predictions_under_a_salt_are_right() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_the_engine_can_turn_into_tokens_reaches_it_as_it_came() {
+    let (rig, upstream) = recording().await;
+    for prompt in [
+        r#""prompt_embeds":"QUJD""#,
+        r#""prompt":null,"prompt_embeds":["QUJD"]"#,
+        r#""prompt":"","prompt_embeds":"QUJD""#,
+    ] {
+        let body = format!(r#"{{"model":"{MODEL}",{prompt}}}"#);
+        let answer = rig.client.post_bytes(&format!("{}{TEXT}", rig.public()), body.clone()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert_eq!(upstream.last().body, body);
+    }
+    rig.wait_for_idle().await;
+}
+
 /// The events of a stream, as JSON, without `[DONE]`.
 fn events(text: &str) -> Vec<Value> {
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
