@@ -314,15 +314,16 @@ impl Fleet {
         checked: &CheckedSpec,
     ) -> Result<Arc<Cohort>, RegistrationError> {
         let (card, frontend) = (&checked.card, Arc::clone(&registry.frontend));
+        // Of who joins a known cohort, too: adapters are no part of its fingerprint.
+        if let Some((name, set)) = registry.name_taken(card) {
+            return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
+        }
         let facts = card.routing_facts(&frontend.config);
         let set = registry.sets.iter().find(|set| set.key == card.set);
         if let Some(known) = set.and_then(|set| set.cohort(Fingerprint::of(&facts))) {
             return Ok(Arc::clone(known));
         }
         let loads = set.map_or_else(Loads::new, |set| Arc::clone(&set.loads));
-        if let Some((name, set)) = registry.name_taken(card) {
-            return Err(RegistrationError::NameTaken { name, set: Box::new(set) });
-        }
         let effective = card.effective_config(&frontend.config);
         effective.validate().map_err(RegistrationError::Settings)?;
         let index = self.index_for(registry, &IndexKey::of(card))?;

@@ -205,6 +205,28 @@ fn an_adapter_is_a_model_of_its_own_and_a_name_stands_for_one_thing() {
 }
 
 #[test]
+fn nobody_brings_another_model_s_name_by_joining_those_who_are_here() {
+    let (fleet, _) = fleet();
+    let with = |id, model: &str, adapters: &[&str]| WorkerSpec {
+        lora_adapters: adapters.iter().map(|&name| name.to_owned()).collect(),
+        ..spec(Some(id), model, 1)
+    };
+    fleet.register(with(1, "m1", &["sql"]), None).unwrap();
+    fleet.register(with(2, "m2", &["poet"]), None).unwrap();
+    for (model, name) in [("m2", "m1"), ("m2", "sql"), ("m1", "m2"), ("m1", "poet")] {
+        let error = fleet.register(with(3, model, &[name]), None).unwrap_err();
+        assert!(matches!(error, RegistrationError::NameTaken { .. }), "{model} {name}: {error}");
+    }
+    let view = fleet.view();
+    let sets = view.route("m1").unwrap().sets.iter().map(|&at| view.sets[at].key.model.as_str());
+    assert_eq!(sets.collect::<Vec<_>>(), ["m1"]);
+    fleet
+        .register(with(3, "m2", &["poet", "artist"]), None)
+        .expect("its own set's name is everybody's there");
+    assert_eq!(fleet.view().models(), ["artist", "m1", "m2", "poet", "sql"]);
+}
+
+#[test]
 fn encode_workers_are_refused() {
     let (fleet, _) = fleet();
     let encode = WorkerSpec { worker_type: WorkerType::Encode, ..spec(None, "m", 1) };
