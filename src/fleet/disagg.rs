@@ -166,8 +166,11 @@ fn resolve_beside(
     let tuning = &mut resolved.config.tuning;
     (tuning.cost_model, tuning.hold) = (cost_model, hold);
     if let Some(prefill) = prefill {
-        // Never the decode set's, whatever is silent.
-        tuning.device_weights = prefill.config.tuning.device_weights;
+        // Never the decode set's, whatever is silent, nor what no card can say: see `Card::effective_config`.
+        let own = &prefill.config.tuning;
+        tuning.device_weights = own.device_weights;
+        tuning.accelerator_to_cpu_ratio = own.accelerator_to_cpu_ratio;
+        tuning.approximate_cache.policy = own.approximate_cache.policy;
     }
     resolved.config.validate().map_err(ActivationError::Settings)?;
     Ok(resolved)

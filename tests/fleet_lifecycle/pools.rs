@@ -1,18 +1,22 @@
 //! Prefill and decode sets beside each other.
 
 use std::{
+    num::NonZeroU32,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use kvroute::{
-    fleet::{ActivationError, Ambiguity, PrefillPool, WorkerSpec, WorkerType},
+    fleet::{
+        ActivationError, Ambiguity, ConfigSource, OnConfigMismatch, PrefillPool, RouterConfig, WorkerSpec,
+        WorkerType,
+    },
     index::Scratch,
-    select::{self, Demand},
+    select::{self, ApproximateCache, ApproximatePolicy, Demand, Mode, Tuning},
     slot::WorkerId,
 };
 
-use crate::recorder::{fleet, spec};
+use crate::recorder::{fleet, fleet_with, mode, spec};
 
 /// A pair is one prefill set and one decode set of a (model, namespace), and is there exactly as long as both are.
 #[test]
@@ -104,4 +108,34 @@ fn an_unreadable_prefill_card_is_known_for_a_while() {
     assert!(matches!(state(), PrefillPool::Pending(ActivationError::AllUnreadable { published: 1 })));
     fleet.expire_leases_at(Instant::now() + Duration::from_secs(6));
     assert!(matches!(state(), PrefillPool::None));
+}
+
+/// Whatever its cards advertise, some settings are the frontend's alone.
+#[test]
+fn what_no_card_can_say_holds_for_a_prefill_set_that_advertises_a_configuration_too() {
+    let frontend = |ratio: u32, policy| {
+        let accelerator_to_cpu_ratio = NonZeroU32::new(ratio).unwrap();
+        let approximate_cache = ApproximateCache { policy, ..ApproximateCache::default() };
+        RouterConfig {
+            mode: Mode::DeviceAwareWeighted,
+            tuning: Tuning { accelerator_to_cpu_ratio, approximate_cache, ..Tuning::default() },
+        }
+    };
+    let (fleet, _) = fleet_with(frontend(3, ApproximatePolicy::Lru), OnConfigMismatch::Stop);
+    for (id, role) in [(1, WorkerType::Decode), (2, WorkerType::Prefill)] {
+        let spec = WorkerSpec { worker_type: role, ..spec(Some(id), "m", 1) };
+        let router_config = mode(Mode::DeviceAwareWeighted).filter(|_| role == WorkerType::Prefill);
+        fleet.register(WorkerSpec { router_config, ..spec }, None).unwrap();
+    }
+    let resolved = || {
+        let view = fleet.view();
+        let decode = view.sets.iter().find(|set| set.key.worker_type == WorkerType::Decode).unwrap();
+        let PrefillPool::Active(prefill) = &decode.prefill else { panic!("{:?}", decode.prefill) };
+        assert_eq!(prefill.source, ConfigSource::Card);
+        let tuning = prefill.config.tuning;
+        (tuning.accelerator_to_cpu_ratio.get(), tuning.approximate_cache.policy)
+    };
+    assert_eq!(resolved(), (3, ApproximatePolicy::Lru));
+    fleet.reconfigure(frontend(5, ApproximatePolicy::Ttl), false).unwrap();
+    assert_eq!(resolved(), (5, ApproximatePolicy::Ttl));
 }
