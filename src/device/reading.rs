@@ -31,6 +31,11 @@ impl<T> Reading<T> {
         if let Self::Value(value) = self { Some(value) } else { None }
     }
 
+    /// The same without taking it.
+    pub const fn as_value(&self) -> Option<&T> {
+        if let Self::Value(value) = self { Some(value) } else { None }
+    }
+
     /// The same reading with another value.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Reading<U> {
         match self {

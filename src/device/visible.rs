@@ -64,14 +64,16 @@ impl Visible {
     }
 
     /// The UUIDs of the devices meant, of those in a sample; none unless some are listed. A UUID may be cut short, as CUDA
-    /// has it. A number is CUDA's: it is NVML's too where `pci_order` says so, or where all GPUs are of one kind.
+    /// has it. A number is CUDA's: it is NVML's too where `pci_order` says so, or where all GPUs that say their kind are of one.
     ///
     /// # Errors
     /// See [`Unresolved`].
     pub fn resolve(&self, sample: &[DeviceReading], pci_order: bool) -> Result<Vec<String>, Unresolved> {
         let Self::Listed(entries) = self else { return Ok(Vec::new()) };
         let gpus: Vec<_> = sample.iter().filter(|reading| reading.parent.is_none()).collect();
-        let alike = gpus.windows(2).all(|pair| pair[0].name == pair[1].name);
+        // One that is lost says no name, and the others must not lose their numbers for it.
+        let mut names = gpus.iter().filter_map(|gpu| gpu.name.as_value());
+        let alike = names.next().is_none_or(|first| names.all(|name| name == first));
         let one = |entry: &String| {
             if let Ok(number) = entry.parse::<usize>() {
                 if !(pci_order || alike) {
@@ -152,6 +154,20 @@ mod tests {
         for missing in ["2", "GPU-9"] {
             assert_eq!(resolve(missing, &mixed, true), Err(Unresolved::Unknown(missing.into())));
         }
+    }
+
+    /// Of a GPU that is lost nothing can be read, its name included, and the others are no less alike for it.
+    #[test]
+    fn a_gpu_that_is_lost_takes_no_other_s_number() {
+        let resolve = |text: &str, sample: &[DeviceReading]| Visible::parse(text).resolve(sample, false);
+        let mut devices = sample(&["H200", "H200", "H200"]);
+        for (lost, name) in [(0, Reading::Lost), (3, Reading::Unread)] {
+            devices[lost].name = name;
+            assert_eq!(resolve("0,1,2", &devices).unwrap(), ["GPU-00-x", "GPU-11-x", "GPU-22-x"]);
+        }
+        let mut mixed = sample(&["H200", "T4", "H200", "T4"]);
+        mixed[2].name = Reading::Lost;
+        assert_eq!(resolve("0", &mixed), Err(Unresolved::Number("0".into())));
     }
 
     #[test]
