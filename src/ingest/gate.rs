@@ -52,6 +52,8 @@ impl Gate {
         self.change(|inside| {
             inside.withdrawals += 1;
             inside.granted = StreamState::Unproven;
+            // What the applier would have to work off first is not credited any more, and may never be told of again.
+            inside.overloads[2] = inside.overloads[1];
         });
     }
 
@@ -152,6 +154,24 @@ mod tests {
         gate.grant(StreamState::Replaying, after);
         assert_eq!((gate.status.state(), gate.status.overloaded()), (StreamState::Replaying, false));
         gate.grant(StreamState::Live, after);
+        assert_eq!((gate.status.state(), gate.status.totals().overloads), (StreamState::Live, 1));
+    }
+
+    /// What was queued when a connection broke says nothing any more, and nobody may be left to grant anything.
+    #[test]
+    fn an_overload_that_ended_is_over_once_credit_is_withdrawn() {
+        let gate = Gate::new(Arc::new(StreamStatus::new(StreamState::Unproven)));
+        gate.grant(StreamState::Live, gate.ticket());
+        gate.begin_overload();
+        gate.withdraw();
+        assert_eq!((gate.status.state(), gate.status.overloaded()), (StreamState::Unproven, true));
+        let during = gate.ticket();
+        gate.end_overload();
+        gate.withdraw();
+        assert_eq!((gate.status.state(), gate.status.overloaded()), (StreamState::Unproven, false));
+        gate.grant(StreamState::Live, during);
+        assert_eq!(gate.status.state(), StreamState::Unproven);
+        gate.grant(StreamState::Live, gate.ticket());
         assert_eq!((gate.status.state(), gate.status.totals().overloads), (StreamState::Live, 1));
     }
 }
