@@ -205,18 +205,17 @@ pub(super) fn write(app: &App, page: &mut Page<'_>) -> fmt::Result {
         "Ranks of a snapshot that have not registered yet",
         gauge(snapshots.waiting),
     )?;
-    let (mut resumed, mut given_up, mut blocks) = (0, 0, 0);
-    for (_, totals) in app.streams.totals() {
-        resumed += totals.resumed_ranks;
-        given_up += totals.given_up_ranks;
-        blocks += totals.loaded_blocks;
-    }
-    let results = [("resumed", resumed), ("given_up", given_up), ("unusable", snapshots.unusable)];
+    let totals = app.streams.totals();
+    let results = [
+        ("resumed", totals.resumed_ranks),
+        ("given_up", totals.given_up_ranks),
+        ("unusable", snapshots.unusable),
+    ];
     page.counters_by(
         "result",
         "snapshot_ranks",
         "Ranks that a snapshot had blocks of, by what became of those",
         results,
     )?;
-    page.counter("snapshot_blocks", "Blocks built from snapshots", blocks)
+    page.counter("snapshot_blocks", "Blocks built from snapshots", totals.loaded_blocks)
 }

@@ -145,6 +145,46 @@ impl Counters {
         add(&self.rejected[reason as usize], count);
     }
 
+    /// Adds what others have counted.
+    pub(super) fn add_all(&self, others: &Self) {
+        for (sum, more) in self.each().zip(others.each()) {
+            add(sum, more.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Every counter, in one order.
+    fn each(&self) -> impl Iterator<Item = &AtomicU64> {
+        // By name, so that one that is new is not left out.
+        let Self {
+            stored_events,
+            removed_events,
+            cleared_events,
+            stored,
+            already,
+            pending,
+            removed,
+            kept,
+            unknown,
+            cleared,
+            attached,
+            dropped,
+            refused,
+            bad_messages,
+            unreadable_batches,
+            foreign_rank_batches,
+            unheard_prompts,
+            loaded,
+            resumed,
+            given_up,
+            rejected,
+        } = self;
+        let events = [stored_events, removed_events, cleared_events];
+        let blocks = [stored, already, pending, removed, kept, unknown, cleared, attached, dropped, refused];
+        let problems = [bad_messages, unreadable_batches, foreign_rank_batches, unheard_prompts];
+        let snapshots = [loaded, resumed, given_up];
+        events.into_iter().chain(blocks).chain(problems).chain(snapshots).chain(rejected)
+    }
+
     /// Reads them all.
     #[must_use]
     pub fn totals(&self) -> IngestTotals {

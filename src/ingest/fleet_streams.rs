@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 
 use super::{
     budget::{Budget, IndexMemory},
-    counters::IngestTotals,
+    counters::{Counters, IngestTotals},
     handle::Stream,
     index_sink::Source,
     ingestor::Ingestor,
@@ -47,6 +47,8 @@ pub struct FleetStreams {
 #[derive(Default)]
 struct Open {
     ingestors: AHashMap<IndexKey, Arc<Ingestor>>,
+    /// What the streams of indexes that went had done by then: totals that fell would read as a restart.
+    gone: Counters,
     streams: AHashMap<Slot, Followed>,
 }
 
@@ -199,13 +201,14 @@ impl FleetStreams {
         }
     }
 
-    /// What all streams of all indexes have done.
+    /// What all streams of all indexes have done, those of indexes that went included.
     #[must_use]
-    pub fn totals(&self) -> Vec<(IndexKey, IngestTotals)> {
+    pub fn totals(&self) -> IngestTotals {
+        let sum = Counters::default();
         let open = self.open.lock();
-        let totals =
-            |(key, ingestor): (&IndexKey, &Arc<Ingestor>)| (key.clone(), ingestor.counters().totals());
-        open.ingestors.iter().map(totals).collect()
+        let there = open.ingestors.values().map(|ingestor| &**ingestor.counters());
+        there.chain([&open.gone]).for_each(|counters| sum.add_all(counters));
+        sum.totals()
     }
 }
 
@@ -221,7 +224,14 @@ impl Streams for FleetStreams {
     }
 
     fn index_dropped(&self, key: &IndexKey) {
-        let ingestor = self.open.lock().ingestors.remove(key);
+        let ingestor = {
+            // Under one lock: a reader sees it here or there, and once.
+            let mut open = self.open.lock();
+            let ingestor = open.ingestors.remove(key);
+            // What its appliers have left to do, which is no more than to forget slots, is not counted.
+            ingestor.iter().for_each(|ingestor| open.gone.add_all(ingestor.counters()));
+            ingestor
+        };
         // Its appliers end by themselves once they have worked off what is queued.
         drop(ingestor);
     }
@@ -268,5 +278,38 @@ impl Streams for FleetStreams {
         if let Some(ingestor) = self.ingestor(key) {
             ingestor.retire(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::{event::Rejection, index::PrefixIndex};
+
+    /// A scrape would take it for a restart.
+    #[test]
+    fn what_was_counted_stays_when_an_index_goes() {
+        let streams = FleetStreams::new(IngestSettings::default());
+        let open = |model: &str| {
+            let key = IndexKey { model: model.to_owned(), block_size: 16, eagle: false };
+            streams.index_created(&key, PrefixIndex::new(NonZeroUsize::MIN).1).unwrap();
+            let counters = Arc::clone(streams.ingestor(&key).unwrap().counters());
+            counters.note_bad_message();
+            counters.note_rejected(Rejection::ALL[1], 2);
+            key
+        };
+        let seen = || {
+            let totals = streams.totals();
+            (totals.bad_messages, totals.rejected[1].1)
+        };
+        assert_eq!(seen(), (0, 0));
+        let (one, _) = (open("a"), open("b"));
+        assert_eq!(seen(), (2, 4));
+        streams.index_dropped(&one);
+        assert_eq!(seen(), (2, 4));
+        open("a");
+        assert_eq!(seen(), (3, 6), "it came back");
     }
 }
