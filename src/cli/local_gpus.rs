@@ -51,7 +51,7 @@ mod reporter {
     use tracing::{debug, info};
 
     use crate::{
-        device::nvml::Sample,
+        device::{Healths, nvml::Sample},
         fleet::{DeviceReport, Fleet},
         slot::WorkerId,
         worker::devices::{Watch, whole_devices},
@@ -62,13 +62,21 @@ mod reporter {
         engines: u64,
         /// By the number of the engine, from 1.
         watched: Vec<Watch>,
+        healths: Healths,
         said: Option<String>,
         epoch: Instant,
     }
 
     impl Reporter {
         pub(super) fn new(fleet: Arc<Fleet>, engines: u64) -> Self {
-            Self { fleet, engines, watched: Vec::new(), said: None, epoch: Instant::now() }
+            Self {
+                fleet,
+                engines,
+                watched: Vec::new(),
+                healths: Healths::default(),
+                said: None,
+                epoch: Instant::now(),
+            }
         }
 
         pub(super) fn take(&mut self, sample: &Sample) {
@@ -88,9 +96,11 @@ mod reporter {
                 self.watched = uuids.chunks(1).take(most).map(|uuid| Watch::new(uuid, 1)).collect();
             }
             let now_ms = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
-            let own = std::process::id();
+            self.healths.observe(&sample.devices, now_ms);
+            let (own, healths) = (std::process::id(), &self.healths);
             for (number, watch) in (1..).zip(&mut self.watched) {
-                let Some((ranks, _)) = watch.observe(&sample.devices, |pid| pid == own, now_ms) else {
+                let Some((ranks, _)) = watch.observe(&sample.devices, healths, |pid| pid == own, now_ms)
+                else {
                     continue;
                 };
                 let report = DeviceReport { age_ms: 0, ranks };

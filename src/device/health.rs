@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use ahash::AHashMap;
+
 use super::{DeviceReading, Reading};
 
 /// Why a device is not relied on.
@@ -134,6 +136,38 @@ impl Health {
     }
 }
 
+/// The health of every device of a machine, by its UUID. It outlasts whoever computes there: an XID is told once, and is the
+/// next engine's as well.
+#[derive(Clone, Debug, Default)]
+pub struct Healths {
+    by_uuid: AHashMap<String, Health>,
+    recovery: Recovery,
+}
+
+impl Healths {
+    /// Takes in a sample of all devices. `now_ms` never goes back.
+    pub fn observe(&mut self, sample: &[DeviceReading], now_ms: u64) {
+        for reading in sample {
+            if !self.by_uuid.contains_key(&reading.uuid) {
+                self.by_uuid.insert(reading.uuid.clone(), Health::default());
+            }
+            if let Some(health) = self.by_uuid.get_mut(&reading.uuid) {
+                health.observe(reading, now_ms, &self.recovery);
+            }
+        }
+        // MIG instances get new names whenever a GPU is divided anew. A sample without any device says nothing of those there are.
+        if !sample.is_empty() && self.by_uuid.len() > sample.len() {
+            self.by_uuid.retain(|uuid, _| sample.iter().any(|reading| reading.uuid == *uuid));
+        }
+    }
+
+    /// What a device is fenced for, as of the last sample.
+    #[must_use]
+    pub fn fenced(&self, uuid: &str) -> Option<Fault> {
+        self.by_uuid.get(uuid)?.fenced()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -216,6 +250,18 @@ mod tests {
             assert_eq!(health.observe(&clean, now, &recovery), Some(Fault::Xid(48)), "{now}");
         }
         assert_eq!(health.observe(&clean, 104, &recovery), None);
+    }
+
+    #[test]
+    fn devices_are_told_apart_and_forgotten_when_they_are_listed_no_more() {
+        let mut healths = Healths::default();
+        let fatal = with(|reading| reading.xids = vec![79]);
+        healths.observe(&[fatal, DeviceReading::of("GPU-b")], 0);
+        assert_eq!((healths.fenced("GPU-a"), healths.fenced("GPU-b")), (Some(Fault::Xid(79)), None));
+        healths.observe(&[], 1);
+        assert_eq!(healths.fenced("GPU-a"), Some(Fault::Xid(79)));
+        healths.observe(&[DeviceReading::of("GPU-b")], 2);
+        assert_eq!(healths.fenced("GPU-a"), None);
     }
 
     proptest! {

@@ -38,7 +38,7 @@ pub use capability::{LEAST_CAPABILITY, capability};
 pub use class::DeviceClass;
 pub use external::External;
 pub use group::{Group, GroupState};
-pub use health::{Fault, Health, Recovery, fault};
+pub use health::{Fault, Health, Healths, Recovery, fault};
 pub use ratio::{DEFAULT_ACCELERATOR_TO_CPU_RATIO, GroupLoad, cpu_has_room};
 pub use reading::{DeviceReading, Reading};
 pub use speed::{MeanSpeed, Speed};

@@ -1,7 +1,7 @@
 //! The GPU of an engine: what a sample of it says, and what the samples come to.
 
 use crate::{
-    device::{Condition, DeviceReading, External, Group, Reading, Recovery, Throttle},
+    device::{Condition, DeviceReading, External, Group, Healths, Reading, Throttle},
     load::SlotLoad,
 };
 
@@ -25,6 +25,7 @@ pub(super) struct Gpu {
     pub(super) clocks: f64,
     /// It fell off its bus.
     pub(super) lost: bool,
+    health: Healths,
     group: Group,
     external: External,
     sent: u64,
@@ -51,7 +52,8 @@ impl Gpu {
         Self {
             clocks: 1.0,
             lost: false,
-            group: Group::new(vec![String::new()], Recovery::default()),
+            health: Healths::default(),
+            group: Group::new(vec![String::new()]),
             external: External::default(),
             sent: 0,
             told: None,
@@ -72,7 +74,9 @@ impl Gpu {
     pub(super) fn sample(&mut self, load: SlotLoad, now_ms: u64) -> Option<Told> {
         let own = self.external.own_requests(load.requests, self.sent);
         let reading = self.reading(own > 0.0);
-        let state = self.group.observe(&[reading], |process| process == ENGINE, now_ms)?;
+        let sample = [reading];
+        self.health.observe(&sample, now_ms);
+        let state = self.group.observe(&sample, &self.health, |process| process == ENGINE, now_ms)?;
         self.external.observe(state.utilisation.filter(|_| state.engine_seen), own, now_ms);
         let external_load = self.external.load();
         let condition = Condition { capability: state.capability, external_load, age_ms: 0 };

@@ -111,6 +111,12 @@ impl Pace {
 /// The description of an engine that is well; none while it is not.
 pub(super) type Described = Option<Arc<WorkerSpec>>;
 
+/// Whether a description is of the same worker, with other adapters at most.
+pub(super) fn is_same(now: &WorkerSpec, before: &WorkerSpec) -> bool {
+    let now = WorkerSpec { lora_adapters: before.lora_adapters.clone(), ..now.clone() };
+    now == *before
+}
+
 /// Keeps an engine registered until `stop` is over, then deregisters it.
 ///
 /// # Errors

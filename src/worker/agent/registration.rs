@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{AgentSettings, Described, Pace};
+use super::{AgentSettings, Described, Pace, is_same};
 use crate::{
     fleet::WorkerSpec,
     proxy::Caller,
@@ -244,12 +244,6 @@ impl Registration {
             self.complaint = Some(reason.to_owned());
         }
     }
-}
-
-/// Whether a description is of the same worker, with other adapters at most.
-fn is_same(now: &WorkerSpec, before: &WorkerSpec) -> bool {
-    let now = WorkerSpec { lora_adapters: before.lora_adapters.clone(), ..now.clone() };
-    now == *before
 }
 
 /// The next description; none when there will be no more.

@@ -1,7 +1,7 @@
 //! Samples, folded per rank.
 
 use crate::{
-    device::{DeviceReading, Group, Recovery, Visible},
+    device::{DeviceReading, Group, Healths, Visible},
     fleet::RankDevices,
 };
 
@@ -15,22 +15,23 @@ impl Watch {
     /// The watch over an engine's GPUs, which its ranks share out in order.
     pub(crate) fn new(uuids: &[String], ranks: u32) -> Self {
         let of_ranks = Visible::by_rank(uuids, ranks);
-        let group = |uuids: Vec<String>| (Group::new(uuids.clone(), Recovery::default()), uuids);
+        let group = |uuids: Vec<String>| (Group::new(uuids.clone()), uuids);
         Self { ranks: of_ranks.into_iter().map(group).collect(), faults: Vec::new() }
     }
 
-    /// Takes in a sample. Says what the devices of each rank come down to, and whether a fault came or went with it; nothing if
-    /// none of them is in the sample.
+    /// Takes in a sample, which the devices' health has seen. Says what the devices of each rank come down to, and whether a
+    /// fault came or went with it; nothing if none of them is in the sample.
     pub(crate) fn observe(
         &mut self,
         sample: &[DeviceReading],
+        healths: &Healths,
         is_engine: impl Fn(u32) -> bool,
         now_ms: u64,
     ) -> Option<(Vec<RankDevices>, bool)> {
         let mut any = false;
         let mut devices = Vec::with_capacity(self.ranks.len());
         for (group, uuids) in &mut self.ranks {
-            let state = group.observe(sample, &is_engine, now_ms);
+            let state = group.observe(sample, healths, &is_engine, now_ms);
             any |= state.is_some();
             let told = state.map(|state| RankDevices::of(state, uuids, sample));
             devices.push(told.unwrap_or_default());
@@ -67,15 +68,19 @@ mod tests {
     fn ranks_share_the_gpus_and_a_fault_is_the_rank_s_own() {
         let mut watch = Watch::new(&["a".to_owned(), "b".to_owned()], 2);
         let well = [gpu("a", Reading::Value(1.0)), gpu("b", Reading::Value(1.0))];
-        let (ranks, changed) = watch.observe(&well, |_| false, 0).unwrap();
+        let mut healths = Healths::default();
+        let mut take = |sample: &[DeviceReading], now_ms| {
+            healths.observe(sample, now_ms);
+            watch.observe(sample, &healths, |_| false, now_ms)
+        };
+        let (ranks, changed) = take(&well, 0).unwrap();
         assert!(changed, "the first news is news");
         assert_eq!(ranks.iter().map(|rank| rank.gpus[0].uuid.as_str()).collect::<Vec<_>>(), ["a", "b"]);
-        assert!(!watch.observe(&well, |_| false, 1).unwrap().1);
-        let (ranks, changed) =
-            watch.observe(&[gpu("a", Reading::Value(1.0)), gpu("b", Reading::Lost)], |_| false, 2).unwrap();
+        assert!(!take(&well, 1).unwrap().1);
+        let (ranks, changed) = take(&[gpu("a", Reading::Value(1.0)), gpu("b", Reading::Lost)], 2).unwrap();
         assert!(changed && ranks[0].fault.is_none());
         assert_eq!(ranks[1].fault.as_ref().unwrap().reason, "lost");
-        assert_eq!(watch.observe(&[], |_| false, 3), None);
+        assert_eq!(take(&[], 3), None);
     }
 
     #[test]
