@@ -13,6 +13,7 @@ mod rig;
 
 use std::time::Duration;
 
+use http::Method;
 use kvroute::{
     fleet::WorkerSpec,
     select::Mode,
@@ -28,7 +29,8 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::rig::{
-    MODEL, Rig, candidate, chat, credit, engine_settings, eventually, plan, pools::Pools, prose, worker,
+    MODEL, Rig, candidate, chat, credit, engine_settings, eventually, plan, pools::Pools, prose,
+    registration, worker,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -141,25 +143,30 @@ async fn adapters_come_and_go_with_a_registration_under_the_same_id() {
     assert_eq!(rig.post(CHAT, &asking("sql", 1)).await.status, 404);
 }
 
+/// An agent that looks often, beside the engine at `url`.
+fn beside(url: &str, rig: &Rig, lease: Duration) -> AgentSettings {
+    AgentSettings {
+        backend: Backend::Vllm,
+        advertised: url.parse().unwrap(),
+        engine: url.parse().unwrap(),
+        frontends: vec![rig.admin().parse().unwrap()],
+        authorization: None,
+        lease,
+        facts: Facts::default(),
+        publish_kv_events: PublishKvEvents::default(),
+        spec: WorkerSpec::new("", "model"),
+        devices: DeviceSettings { enabled: false, ..DeviceSettings::default() },
+        pace: Pace { health_interval: Duration::from_millis(50), ..Pace::default() },
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_engine_loads_is_announced_and_what_it_unloads_is_taken_back() {
     let rig = Rig::start_plan(plan(Mode::Kv, Vec::new()), Vec::new()).await;
     let engine = MockEngine::start(with(&[])).await.unwrap();
     let url = format!("http://{}", engine.http_addr());
     let (stop, stopped) = oneshot::channel::<()>();
-    let settings = AgentSettings {
-        backend: Backend::Vllm,
-        advertised: url.parse().unwrap(),
-        engine: url.parse().unwrap(),
-        frontends: vec![rig.admin().parse().unwrap()],
-        authorization: None,
-        lease: Duration::from_secs(3600),
-        facts: Facts::default(),
-        publish_kv_events: PublishKvEvents::default(),
-        spec: WorkerSpec::new("", "model"),
-        devices: DeviceSettings { enabled: false, ..DeviceSettings::default() },
-        pace: Pace { health_interval: Duration::from_millis(50), ..Pace::default() },
-    };
+    let settings = beside(&url, &rig, Duration::from_secs(3600));
     let agent = tokio::spawn(agent::run(settings, async {
         let _ = stopped.await;
     }));
@@ -179,6 +186,41 @@ async fn what_an_engine_loads_is_announced_and_what_it_unloads_is_taken_back() {
     eventually("it is taken back", async || models(&rig).await == [MODEL]).await;
     assert_eq!(rig.post(CHAT, &asking("sql", 2)).await.status, 404);
     assert_eq!(rig.workers().await[0]["id"], id);
+    stop.send(()).unwrap();
+    agent.await.unwrap().unwrap();
+    assert!(rig.workers().await.is_empty());
+}
+
+/// The name of its adapter is another's, which is no reason to take the engine's own model out.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_whose_new_adapter_is_refused_stays_registered_without_it() {
+    let rig = Rig::start_plan(plan(Mode::Kv, Vec::new()), Vec::new()).await;
+    let engine = MockEngine::start(with(&[])).await.unwrap();
+    let url = format!("http://{}", engine.http_addr());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let lease = Duration::from_secs(2);
+    let agent = tokio::spawn(agent::run(beside(&url, &rig, lease), async {
+        let _ = stopped.await;
+    }));
+    eventually("the worker is registered", async || models(&rig).await == [MODEL]).await;
+    let id = rig.workers().await[0]["id"].as_u64().unwrap();
+    let workers = format!("{}/v1/workers", rig.admin());
+    let other = WorkerSpec { id: Some(99), ..WorkerSpec::new("http://127.0.0.1:9", "other") };
+    assert_eq!(rig.client.post(&workers, &registration(&other, Some(3600.0))).await.status, 201);
+
+    for name in ["other", "sql"] {
+        let adapter = json!({ "lora_name": name, "lora_path": "/nowhere" });
+        assert_eq!(rig.client.post(&format!("{url}/v1/load_lora_adapter"), &adapter).await.status, 200);
+    }
+    for _ in 0..8 {
+        tokio::time::sleep(lease / 5).await;
+        assert_eq!(models(&rig).await, [MODEL, "other"], "what it was registered as stands");
+    }
+    assert_eq!(served_by(&rig, &asking(MODEL, 1)).await, id);
+
+    rig.client.request(Method::DELETE, &format!("{workers}/99"), &[], &json!({})).await;
+    eventually("the name is free for it", async || models(&rig).await == [MODEL, "other", "sql"]).await;
+    assert_eq!(served_by(&rig, &asking("other", 2)).await, id, "it is the same worker");
     stop.send(()).unwrap();
     agent.await.unwrap().unwrap();
     assert!(rig.workers().await.is_empty());

@@ -33,8 +33,19 @@ pub(super) struct Registration {
     registered: Option<u64>,
     /// The id that the frontend gave out, to be asked for again: it is in metrics and pins.
     previous: Option<u64>,
-    /// What was last said of a failure, so that it is said once.
-    complaint: Option<String>,
+    /// What was last said of a registration that failed.
+    refusal: Complaint,
+    /// The same of a heartbeat: one may go well where the other fails.
+    complaint: Complaint,
+}
+
+/// What became of a heartbeat.
+enum Heartbeat {
+    /// The frontend was told of the engine's GPUs as of this alarm, if there is news of them.
+    Taken(Option<u64>),
+    /// The frontend does not know the worker any more.
+    Forgotten,
+    Failed,
 }
 
 impl Registration {
@@ -49,7 +60,8 @@ impl Registration {
             pace: settings.pace,
             registered: None,
             previous: None,
-            complaint: None,
+            refusal: Complaint::default(),
+            complaint: Complaint::default(),
         }
     }
 
@@ -98,8 +110,13 @@ impl Registration {
         while !leave.is_cancelled() {
             let mut failures = 0;
             while !self.register(spec).await {
-                let pause = tokio::time::sleep(self.pace.retry(failures));
-                if leave.run_until_cancelled(pause).await.is_none() {
+                let mut pause = self.pace.retry(failures);
+                // Refused with other adapters: the engine is as well as it was, and what it is registered as stands.
+                if let Some(id) = self.registered {
+                    self.heartbeat(id, news).await;
+                    pause = pause.min(self.interval(news));
+                }
+                if leave.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                     return;
                 }
                 failures += 1;
@@ -117,7 +134,8 @@ impl Registration {
         let reply = match self.call(Method::POST, "/v1/workers", Some(&body)).await {
             Ok(reply) => reply,
             Err(reason) => {
-                self.complain(&reason, |frontend, reason| {
+                let frontend = &self.frontend;
+                self.refusal.say(&reason, |reason| {
                     warn!(%frontend, reason, "frontend cannot be reached; trying again");
                 });
                 return false;
@@ -127,7 +145,7 @@ impl Registration {
             (StatusCode::CREATED, answer) if answer["id"].is_u64() => {
                 self.registered = answer["id"].as_u64();
                 self.previous = self.registered;
-                self.complaint = None;
+                (self.refusal, self.complaint) = <(Complaint, Complaint)>::default();
                 info!(
                     frontend = %self.frontend, id = self.registered, url = spec.url, model = spec.model,
                     lease_secs = self.lease.as_secs_f64(), "worker registered"
@@ -142,14 +160,19 @@ impl Registration {
                 true
             }
             (status, answer) => {
-                // Whoever has the old id now keeps it.
+                // Whoever has the old id now keeps it, and renews it.
                 if status == StatusCode::CONFLICT {
-                    self.previous = None;
+                    (self.registered, self.previous) = (None, None);
                 }
                 let reason =
                     answer["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned);
-                self.complain(&reason, |frontend, reason| {
-                    error!(%frontend, reason, "frontend refuses the worker; trying again");
+                let frontend = &self.frontend;
+                self.refusal.say(&reason, |reason| match self.registered {
+                    Some(id) => error!(
+                        %frontend, id, reason,
+                        "frontend refuses what the engine serves now; the worker stays as it was registered, trying again"
+                    ),
+                    None => error!(%frontend, reason, "frontend refuses the worker; trying again"),
                 });
                 false
             }
@@ -159,7 +182,6 @@ impl Registration {
     /// Returns when the frontend does not know the worker any more, or when it is time to leave.
     async fn renew_until_forgotten(&mut self, news: &mut NewsFeed, leave: &CancellationToken) {
         let Some(id) = self.registered else { return };
-        let path = format!("/v1/workers/{id}/heartbeat");
         let mut failures = 0;
         // What the frontend was told of the engine's GPUs: nothing yet.
         let mut alarm = None;
@@ -172,37 +194,50 @@ impl Registration {
                 () = alarmed(news, alarm), if failures == 0 => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            let told = news.borrow_and_update().clone();
-            let body = told.as_ref().map(|news| json!({ "devices": news.report() }));
-            let reason = match self.call(Method::POST, &path, body.as_ref()).await {
-                Ok((status, answer)) if status.is_success() => {
+            match self.heartbeat(id, news).await {
+                Heartbeat::Taken(told) => {
                     if failures > 0 {
                         info!(frontend = %self.frontend, id, "frontend answers again");
                     }
-                    (failures, alarm) = (0, told.map(|news| news.alarm));
-                    match answer["devices_problem"].as_str() {
-                        Some(problem) => self.complain(problem, |frontend, reason| {
-                            warn!(%frontend, id, reason, "frontend does not take the news of the engine's GPUs");
-                        }),
-                        None => self.complaint = None,
-                    }
-                    continue;
+                    (failures, alarm) = (0, told);
                 }
-                Ok((StatusCode::NOT_FOUND, _)) => {
-                    warn!(frontend = %self.frontend, id, "frontend does not know the worker any more: registering again");
-                    self.registered = None;
-                    return;
-                }
-                Ok((status, answer)) => {
-                    answer["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned)
-                }
-                Err(reason) => reason,
-            };
-            failures += 1;
-            self.complain(&reason, |frontend, reason| {
-                warn!(%frontend, id, reason, "heartbeat failed; trying again");
-            });
+                Heartbeat::Forgotten => return,
+                Heartbeat::Failed => failures += 1,
+            }
         }
+    }
+
+    /// Renews the lease once.
+    async fn heartbeat(&mut self, id: u64, news: &mut NewsFeed) -> Heartbeat {
+        let path = format!("/v1/workers/{id}/heartbeat");
+        let told = news.borrow_and_update().clone();
+        let body = told.as_ref().map(|news| json!({ "devices": news.report() }));
+        let reply = self.call(Method::POST, &path, body.as_ref()).await;
+        let frontend = &self.frontend;
+        let reason = match reply {
+            Ok((status, answer)) if status.is_success() => {
+                match answer["devices_problem"].as_str() {
+                    Some(problem) => self.complaint.say(problem, |reason| {
+                        warn!(%frontend, id, reason, "frontend does not take the news of the engine's GPUs");
+                    }),
+                    None => self.complaint = Complaint::default(),
+                }
+                return Heartbeat::Taken(told.map(|news| news.alarm));
+            }
+            Ok((StatusCode::NOT_FOUND, _)) => {
+                warn!(%frontend, id, "frontend does not know the worker any more: registering again");
+                self.registered = None;
+                return Heartbeat::Forgotten;
+            }
+            Ok((status, answer)) => {
+                answer["error"]["message"].as_str().map_or_else(|| status.to_string(), str::to_owned)
+            }
+            Err(reason) => reason,
+        };
+        self.complaint.say(&reason, |reason| {
+            warn!(%frontend, id, reason, "heartbeat failed; trying again");
+        });
+        Heartbeat::Failed
     }
 
     /// From one heartbeat to the next. A frontend forgets news of GPUs within half a minute, whatever the lease.
@@ -236,12 +271,18 @@ impl Registration {
         let reply = self.caller.call(&self.frontend, method, path, self.authorization.as_ref(), body).await?;
         Ok((reply.status, reply.json()))
     }
+}
 
-    /// Says a failure once, however often it is tried again.
-    fn complain(&mut self, reason: &str, say: impl FnOnce(&Uri, &str)) {
-        if self.complaint.as_deref() != Some(reason) {
-            say(&self.frontend, reason);
-            self.complaint = Some(reason.to_owned());
+/// What was last said of a failure.
+#[derive(Debug, Default)]
+struct Complaint(Option<String>);
+
+impl Complaint {
+    /// Says it once, however often it is tried again.
+    fn say(&mut self, reason: &str, say: impl FnOnce(&str)) {
+        if self.0.as_deref() != Some(reason) {
+            say(reason);
+            self.0 = Some(reason.to_owned());
         }
     }
 }
