@@ -25,6 +25,7 @@ use kvroute::{
     decisions::{Decision, Finish, Outcome, replay},
     frontend::{DecisionLogSettings, FrontendSettings},
     select::{Mode, Phase},
+    worker::mock::MockEngine,
 };
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
@@ -32,7 +33,10 @@ use tempfile::{TempDir, tempdir};
 use crate::{
     process::{Process, file, path},
     recorded_fleet::Fleet,
-    rig::{MODEL, Rig, Transcript, chat, engine_settings, plan, pools::Pools, prose, stream_of},
+    rig::{
+        MODEL, Rig, Transcript, chat, engine_settings, eventually, plan, pools::Pools, prose, stream_of,
+        upstream::Upstream, worker,
+    },
 };
 
 /// Two engines behind a frontend by mode kv that records as `settings` say.
@@ -177,6 +181,36 @@ async fn both_hops_of_a_request_are_recorded_under_its_name() {
         let (_, outcome) = outcomes.iter().find(|(number, _)| *number == of(phase).number).unwrap();
         assert_eq!(outcome.finish, Finish::Ok, "{phase}");
     }
+}
+
+/// A decision is of the fleet that its request saw: another one's generation would say that who is missing was passed over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_has_the_generation_of_the_fleet_that_it_was_made_in() {
+    let (_folder, settings) = log();
+    let failing = Upstream::start(|_| (502, "text/plain", "no")).await;
+    let engine = MockEngine::start(engine_settings()).await.unwrap();
+    let plan = recorded(plan(Mode::RoundRobin, vec![failing.worker(1, MODEL)]), settings.clone());
+    let rig = Rig::start_plan(plan, Vec::new()).await;
+    let generation = async || {
+        let workers = rig.client.get(&format!("{}/v1/workers", rig.admin())).await;
+        workers.json["generation"].as_u64().unwrap()
+    };
+    let held = failing.hold().await;
+    let (url, body) = (
+        format!("{}/v1/completions", rig.public()),
+        json!({ "model": MODEL, "prompt": "x", "max_tokens": 1 }),
+    );
+    let (before, client) = (generation().await, rig.client.clone());
+    let request = tokio::spawn(async move { client.post(&url, &body).await.status });
+    eventually("the request is at the first worker", async || failing.recorded().len() == 1).await;
+    assert_eq!(rig.register(&worker(2, &engine), Some(3600.0)).await.status, 201);
+    let after = generation().await;
+    assert!(after > before);
+    drop(held);
+    assert_eq!(request.await.unwrap(), 200);
+    let (decisions, _) = stopped(rig, &settings.path).await;
+    let made: Vec<_> = decisions.iter().map(|decision| (decision.generation, decision.rows.len())).collect();
+    assert_eq!(made, [(before, 1), (before, 1), (after, 2)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

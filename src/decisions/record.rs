@@ -47,7 +47,7 @@ pub struct Decision {
     pub request: String,
     /// When, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The fleet's generation then: it goes up with every change of the fleet or of its configuration.
+    /// The generation of the fleet that it was made in: it goes up with every change of the fleet or of its configuration.
     pub generation: u64,
     /// The number of the frontend's routing configuration then.
     pub config_generation: u64,

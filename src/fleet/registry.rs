@@ -399,8 +399,9 @@ impl Fleet {
         registry.generation += 1;
         // A set without members is gone: the next worker of its key founds it anew.
         registry.sets.retain(|set| !set.members.is_empty());
-        let frontend = &registry.frontend;
-        let views = registry.sets.iter_mut().filter_map(|set| set.publish(self.on_config_mismatch, frontend));
+        let (frontend, generation) = (&registry.frontend, registry.generation);
+        let publish = |set: &mut WorkerSet| set.publish(self.on_config_mismatch, frontend, generation);
+        let views = registry.sets.iter_mut().filter_map(publish);
         let mut sets: Vec<_> = views.collect();
         registry.pools.pair(&mut sets, &self.unreadable);
         let sets = sets.into_iter().map(Arc::new).collect();

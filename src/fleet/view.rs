@@ -169,6 +169,8 @@ impl RankMember {
 pub struct SetView {
     /// Which set.
     pub key: SetKey,
+    /// The generation of the view that it is in: whoever decides on it later decides on that.
+    pub generation: u64,
     /// Tokens per block.
     pub block_size: BlockSize,
     /// Whether block hashes look one token ahead.

@@ -203,6 +203,7 @@ impl WorkerSet {
         &mut self,
         policy: OnConfigMismatch,
         frontend: &Arc<FrontendRouting>,
+        generation: u64,
     ) -> Option<SetView> {
         let contenders = self.contenders();
         let leading = Arc::clone(&contenders.first()?.cohort);
@@ -216,6 +217,7 @@ impl WorkerSet {
         let source = if of_leading.any(advertised) { ConfigSource::Card } else { ConfigSource::Frontend };
         Some(SetView {
             key: self.key.clone(),
+            generation,
             block_size: leading.block_size,
             eagle: leading.eagle,
             max_model_len: leading.max_model_len,

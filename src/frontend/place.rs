@@ -262,7 +262,6 @@ impl Placing<'_> {
         let ticket = asking.prompt.recorded.as_ref().and_then(|name| {
             let moment = Moment {
                 set,
-                generation: fleet.view().generation,
                 prompt: asking.prompt,
                 demand: &demand,
                 scratch: rows,

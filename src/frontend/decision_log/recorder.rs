@@ -53,7 +53,6 @@ struct Known {
 /// A decision that was just made, in the words of whoever made it.
 pub(in crate::frontend) struct Moment<'a> {
     pub(in crate::frontend) set: &'a SetView,
-    pub(in crate::frontend) generation: u64,
     pub(in crate::frontend) prompt: &'a Prompt,
     pub(in crate::frontend) demand: &'a Demand<'a>,
     /// What it was made in.
@@ -158,7 +157,7 @@ impl Log {
             number: self.number.fetch_add(1, Relaxed),
             request: name.to_owned(),
             at_ms: unix_ms(),
-            generation: moment.generation,
+            generation: set.generation,
             config_generation: set.frontend.generation,
             rule: self.rule(set),
             question: Question::of(moment.demand),
