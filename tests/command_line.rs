@@ -132,6 +132,23 @@ async fn a_second_signal_does_not_wait() {
     assert!(!text.contains("[DONE]"), "a cut stream looks complete");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_a_start_that_waits_for_a_snapshot() {
+    for signal in ["TERM", "INT"] {
+        // It is connected to, and says nothing.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = format!("http://{}", silent.local_addr().unwrap());
+        let flags = ["frontend", "--port", "0", "--admin-port", "0", "--index-snapshot-from", &peer];
+        let frontend = Process::start(&flags);
+        let _asked = silent.accept().await.unwrap();
+        frontend.signal(signal);
+        let ended = tokio::task::spawn_blocking(move || frontend.end()).await.unwrap();
+        assert_eq!(ended.code, Some(0), "{signal}: {}", ended.stderr);
+        assert!(ended.stderr.contains("stopped before the frontend was up"), "{signal}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("no snapshot of the index"), "{signal}: {}", ended.stderr);
+    }
+}
+
 #[test]
 fn a_reader_that_goes_away_stops_nothing() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kvroute"))

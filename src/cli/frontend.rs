@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
+use tracing::info;
 
 use super::{Outcome, assemble::assemble, router::router_config, shutdown};
 use crate::config::{
@@ -37,7 +38,14 @@ impl FrontendCommand {
         plan.settings.routing = reread.map(|file| Arc::new(file) as _);
         let mut signals = shutdown::signals()?;
         let mut hangups = shutdown::hangups()?;
-        let frontend = assemble(plan).await?;
+        // A start that waits, for another frontend's snapshot, is not waited for by whoever ends the process.
+        let frontend = tokio::select! {
+            frontend = assemble(plan) => frontend?,
+            () = signals.wait() => {
+                info!("stopped before the frontend was up");
+                return Ok(());
+            }
+        };
         loop {
             tokio::select! {
                 () = signals.wait() => break,
