@@ -166,14 +166,15 @@ fn a_reader_that_goes_away_stops_nothing() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// Runs to the end and expects an error that says all of `parts`.
-fn refused(args: &[&str], parts: &[&str]) {
+/// Runs to the end and expects an error that says all of `parts`; all that it says.
+fn refused(args: &[&str], parts: &[&str]) -> String {
     let ended = Process::run(args);
     assert!(matches!(ended.code, Some(1 | 2)), "{args:?} ended with {:?}: {}", ended.code, ended.stderr);
     for part in parts {
         assert!(ended.stderr.contains(part), "{args:?} does not say '{part}': {}", ended.stderr);
     }
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    ended.stderr
 }
 
 #[test]
@@ -192,6 +193,19 @@ fn a_mistake_on_the_command_line_is_named_with_what_is_accepted() {
     refused(&worker("http://a:1"), &["--worker", "http://a:1", "url=http://HOST:PORT,model=NAME"]);
     refused(&worker("url=http://a:1,model=m,prot=3"), &["--worker", "prot", "block_size"]);
     refused(&worker("url=a:1,model=m"), &["a:1", "http://HOST:PORT"]);
+    let secret = "http://u:s3cret@a:1";
+    for (args, parts) in [
+        (&["frontend", "--worker", "url=http://u:s3cret@a:1,model=m"][..], ["url", "--worker-api-key-file"]),
+        (&["frontend", "--worker", "url=http://u:s3cret@a:1,model=m,prot=3"], ["--worker", "prot"]),
+        (&["frontend", "--index-snapshot-from", secret], ["--index-snapshot-from", "without a user"]),
+        (&["worker", "vllm", "--frontend", secret], ["--frontend", "without a user"]),
+        (&["worker", "vllm", "--engine-url", secret], ["--engine-url", "without a user"]),
+        (&["doctor", "--engine-url", secret], ["url", "--worker-api-key-file"]),
+        (&["config", "show", "--admin", secret], ["--admin", "http://HOST:PORT"]),
+    ] {
+        let said = refused(args, &parts);
+        assert!(said.contains("//***@a:1") && !said.contains("s3cret"), "{args:?}: {said}");
+    }
     let twice = ["frontend", "--worker", "url=http://a:1,model=m", "--worker", "url=http://a:1,model=m"];
     refused(&twice, &["http://a:1", "twice"]);
     refused(&["up", "--router-mode", "kvv"], &["--router-mode", "kvv", "round-robin"]);

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use super::first_probe;
 use crate::{
     config::FrontendPlan,
-    fleet::{Fleet, RegistrationError},
+    fleet::{Fleet, RegistrationError, without_user},
     frontend::{AdmissionCheck, App, Frontend, Prompts, StartError, resume_from},
     ingest::{FleetStreams, IngestSettings},
     prompt::{Encoder, LoadError},
@@ -31,7 +31,7 @@ pub enum AssembleError {
     /// A worker from a file or a flag.
     #[error("worker {url}: {error}")]
     Worker {
-        /// Its URL as given.
+        /// Its URL as given, without a user.
         url: String,
         /// What is wrong.
         error: Box<RegistrationError>,
@@ -76,7 +76,7 @@ pub(super) async fn assemble_with(plan: FrontendPlan, prompts: Prompts) -> Resul
     let strict = plan.settings.admission_check == AdmissionCheck::Strict;
     let fleet = Arc::new(fleet.withholding_unchecked(strict));
     for spec in plan.workers {
-        let url = spec.url.clone();
+        let url = without_user(&spec.url).into_owned();
         match fleet.register(spec, None) {
             // One file may be for the frontends of several namespaces.
             Ok(_) | Err(RegistrationError::OtherNamespace { .. }) => {}

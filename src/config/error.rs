@@ -81,7 +81,7 @@ pub enum ConfigError {
     },
     /// No address of a frontend.
     #[error(
-        "--index-snapshot-from '{0}' is not usable; accepted is http://HOST:PORT or https://HOST:PORT, of a frontend's admin listener"
+        "--index-snapshot-from '{0}' is not usable; accepted is http://HOST:PORT or https://HOST:PORT, without a user, of a frontend's admin listener"
     )]
     SnapshotUrl(String),
     /// A token for nobody.

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     accel::{AcceleratorSettings, HashDevice},
-    fleet::{OnConfigMismatch, RouterConfig, WorkerSpec},
+    fleet::{OnConfigMismatch, RouterConfig, WorkerSpec, without_user},
     frontend::{
         AccessLogTarget, AdmissionCheck, DecisionLogSettings, FrontendSettings, OtlpEndpoint,
         PrefillFallback, QueueTurns, RetryBudget, TokenizerSettings,
@@ -254,7 +254,8 @@ impl FrontendArgs {
         }
         let mut seen = AHashSet::new();
         if let Some(again) = all.iter().find(|spec| !seen.insert((&spec.url, &spec.model, spec.first_rank))) {
-            return Err(ConfigError::WorkerTwice { url: again.url.clone(), model: again.model.clone() });
+            let url = without_user(&again.url).into_owned();
+            return Err(ConfigError::WorkerTwice { url, model: again.model.clone() });
         }
         let mut models: Vec<_> =
             self.tokenizer.iter().chain(&below.tokenizer).map(|text| parse_tokenizer(text)).collect();

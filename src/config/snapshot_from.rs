@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use http::Uri;
-
 use super::{error::ConfigError, token::read_token};
-use crate::frontend::{AdminToken, SnapshotSource};
+use crate::{
+    fleet::{base_url, without_user},
+    frontend::{AdminToken, SnapshotSource},
+};
 
 /// The token in the file that a flag names.
 pub(super) fn token(flag: &'static str, path: PathBuf) -> Result<AdminToken, ConfigError> {
@@ -21,11 +22,9 @@ pub(super) fn snapshot_source(
     let Some(text) = url else {
         return token_file.map_or(Ok(None), |path| Err(ConfigError::SnapshotToken(path)));
     };
-    let url = text.trim().trim_end_matches('/').parse::<Uri>().ok();
-    let usable = |url: &Uri| {
-        matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some() && url.query().is_none()
+    let Some(url) = base_url(text.trim()) else {
+        return Err(ConfigError::SnapshotUrl(without_user(&text).into_owned()));
     };
-    let Some(url) = url.filter(usable) else { return Err(ConfigError::SnapshotUrl(text)) };
     let token = match token_file {
         Some(path) => Some(token("--index-snapshot-token-file", path)?),
         None => own.cloned(),

@@ -19,7 +19,9 @@ use super::{
     worker_file::{WorkerFile, lease_secs},
 };
 use crate::{
-    fleet::{DeviceKind, ModelType, RouterConfig, StreamDirection, WorkerSpec, WorkerType},
+    fleet::{
+        DeviceKind, ModelType, RouterConfig, StreamDirection, WorkerSpec, WorkerType, base_url, without_user,
+    },
     worker::{
         agent::{AgentSettings, DescribeError, Pace},
         backend::{ArgumentError, Backend},
@@ -189,12 +191,12 @@ pub enum WorkerConfigError {
     MockEngine(PathBuf),
     /// A URL.
     #[error(
-        "{flag} {text}: accepted is http://HOST:PORT or https://HOST:PORT, with a path if the server has a prefix"
+        "{flag} {text}: accepted is http://HOST:PORT or https://HOST:PORT, without a user, and with a path if the server has a prefix"
     )]
     Url {
         /// The flag.
         flag: &'static str,
-        /// Its value.
+        /// Its value, without a user.
         text: String,
     },
     /// The same worker twice in one place, each with half of its load.
@@ -399,11 +401,8 @@ const DEFAULT_FRONTEND: &str = "http://127.0.0.1:9091";
 const DEFAULT_LEASE_SECS: u32 = 10;
 
 fn url(flag: &'static str, text: &str) -> Result<Uri, WorkerConfigError> {
-    let failed = || WorkerConfigError::Url { flag, text: text.to_owned() };
-    let url: Uri = text.trim().trim_end_matches('/').parse().map_err(|_| failed())?;
-    let usable =
-        matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some() && url.query().is_none();
-    if usable { Ok(url) } else { Err(failed()) }
+    base_url(text.trim())
+        .ok_or_else(|| WorkerConfigError::Url { flag, text: without_user(text).into_owned() })
 }
 
 /// The host to connect to where an engine listens on `host`.
@@ -492,6 +491,9 @@ mod tests {
             ("--frontend ftp://a:1", "--frontend ftp://a:1"),
             ("--frontend http://127.0.0.1:1,http://127.0.0.1:1/", "given twice"),
             ("--engine-url a:1", "--engine-url a:1"),
+            ("--engine-url http://u:s3cret@a:1", "--engine-url http://***@a:1"),
+            ("--advertise-url http://u:s3cret@a:1", "--advertise-url http://***@a:1"),
+            ("--frontend http://u:s3cret@a:1", "--frontend http://***@a:1"),
             ("--frontend-token-file /none", "--frontend-token-file /none"),
             ("--kv-events-endpoint 5557", "kv_events_endpoint: '5557'"),
             ("--kv-replay-endpoint tcp://*:1", "--kv-events-endpoint"),
@@ -501,7 +503,7 @@ mod tests {
             ("--lease-secs 0", "--lease-secs"),
         ] {
             let error = plan(line, "").unwrap_err();
-            assert!(error.contains(part), "{line}: {error}");
+            assert!(error.contains(part) && !error.contains("s3cret"), "{line}: {error}");
         }
         assert!(plan("", "--kv-events-config {").unwrap_err().contains("--kv-events-config"));
     }

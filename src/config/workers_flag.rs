@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{ConfigError, ModelEntry};
-use crate::fleet::WorkerSpec;
+use crate::fleet::{WorkerSpec, without_user};
 
 /// `[MODEL=]PATH`. A path that contains `=` has to begin with `/` or `.`, which no model's name does.
 pub(super) fn parse_tokenizer(text: &str) -> ModelEntry {
@@ -16,7 +16,7 @@ pub(super) fn parse_tokenizer(text: &str) -> ModelEntry {
 
 /// `key=value,key=value`, with the keys of `[[worker]]`.
 pub(super) fn parse_worker(text: &str) -> Result<WorkerSpec, ConfigError> {
-    let failed = |problem: String| ConfigError::Worker { text: text.to_owned(), problem };
+    let failed = |problem: String| ConfigError::Worker { text: without_user(text).into_owned(), problem };
     let mut table = toml::Table::new();
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         let (key, value) =

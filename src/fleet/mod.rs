@@ -15,6 +15,7 @@
 //! The fleet opens no socket. Event streams are opened and closed through the [`Streams`] it is given.
 
 mod affinity;
+mod base_url;
 mod breaker;
 mod card;
 mod clock;
@@ -52,6 +53,7 @@ mod worker_set;
 mod worker_spec;
 
 pub use affinity::{MOST_SESSIONS, SessionId, SessionUse, Sessions};
+pub(crate) use base_url::{base_url, without_user};
 pub use breaker::{BreakerState, DEFAULT_INHIBITION};
 pub use card::{Card, WorkerType};
 pub use clock::Clock;

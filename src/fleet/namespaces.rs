@@ -9,6 +9,8 @@ use ahash::AHashSet;
 use parking_lot::Mutex;
 use tracing::info;
 
+use super::base_url::without_user;
+
 /// The namespaces whose workers a fleet takes in. Workers of others belong to other frontends.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Namespaces {
@@ -61,7 +63,7 @@ impl Strangers {
         self.seen.fetch_add(1, Relaxed);
         let mut logged = self.logged.lock();
         if logged.len() < MANY_LOGGED && logged.insert(namespace.to_owned()) {
-            info!(namespace, url, %served, "workers of this namespace are not taken in");
+            info!(namespace, url = %without_user(url), %served, "workers of this namespace are not taken in");
         }
     }
 

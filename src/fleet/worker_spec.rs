@@ -1,11 +1,14 @@
 //! What is needed to take a worker into the fleet: the shape that TOML files, `--worker` flags and HTTP
 //! registrations share.
 
+use std::borrow::Cow;
+
 use http::Uri;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{
+    base_url::{base_url, without_user},
     card::{Card, WorkerType},
     device_weights::DeviceWeights,
     endpoint::{EndpointError, EventEndpoint, StreamDirection},
@@ -140,6 +143,12 @@ pub enum SpecError {
         "url '{0}' is not usable; accepted is http://HOST:PORT or https://HOST:PORT, with a path if the server has a prefix"
     )]
     Url(String),
+    /// A URL with a user, and a password perhaps, which are left out here.
+    #[error(
+        "url '{0}' has a user in it, whom no request would name; leave user and password out, and give the frontend the key that workers \
+         ask for by --worker-api-key-file"
+    )]
+    UrlUser(String),
     /// An event or replay endpoint that ZMQ does not take.
     #[error("{field}: {error}")]
     Endpoint {
@@ -338,14 +347,10 @@ impl WorkerSpec {
 
     /// `url` as requests are sent to it.
     pub(crate) fn base_url(&self) -> Result<Uri, SpecError> {
-        let unusable = || SpecError::Url(self.url.clone());
-        let url: Uri = self.url.trim_end_matches('/').parse().map_err(|_| unusable())?;
-        if matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some() && url.query().is_none()
-        {
-            Ok(url)
-        } else {
-            Err(unusable())
-        }
+        base_url(&self.url).ok_or_else(|| match without_user(&self.url) {
+            Cow::Borrowed(url) => SpecError::Url(url.to_owned()),
+            Cow::Owned(url) => SpecError::UrlUser(url),
+        })
     }
 }
 
@@ -441,9 +446,10 @@ mod tests {
     #[test]
     fn unusable_fields_are_named() {
         let base = WorkerSpec::new("http://h:8000", "m");
-        let cases: [(WorkerSpec, &str); 13] = [
+        let cases: [(WorkerSpec, &str); 14] = [
             (WorkerSpec { url: "h:8000".into(), ..base.clone() }, "url"),
             (WorkerSpec { url: "ftp://h:8000".into(), ..base.clone() }, "url"),
+            (WorkerSpec { url: "http://u:s3cret@h".into(), ..base.clone() }, "--worker-api-key-file"),
             (WorkerSpec { model: String::new(), ..base.clone() }, "model"),
             (WorkerSpec { endpoint: String::new(), ..base.clone() }, "endpoint"),
             (WorkerSpec { lora_adapters: vec!["m".into()], ..base.clone() }, "lora_adapters"),
@@ -461,7 +467,7 @@ mod tests {
         ];
         for (spec, field) in cases {
             let error = spec.check().unwrap_err().to_string();
-            assert!(error.contains(field), "{field}: {error}");
+            assert!(error.contains(field) && !error.contains("s3cret"), "{field}: {error}");
         }
     }
 }

@@ -7,7 +7,6 @@ use std::{
 };
 
 use clap::Args;
-use http::Uri;
 use serde_json::{Value, json};
 
 use super::ask;
@@ -17,7 +16,7 @@ use crate::{
         ConfigFile, FlagOrigins, FrontendArgs, FrontendPlan, ModelEntry, Origin,
         flags::{Settings, Status, Warning, row},
     },
-    fleet::WorkerSpec,
+    fleet::{WorkerSpec, base_url, without_user},
     frontend::{ApiKeys, FrontendSettings, PrefillFallback, QueueTurns},
     tls::Identity,
 };
@@ -31,7 +30,7 @@ pub(super) struct ShowCommand {
     /// Ask the frontend whose admin listener is at this URL, and show all its worker sets unless --set names one; its
     /// token is in --admin-token-file [default: http://127.0.0.1:9091]
     #[arg(long, value_name = "URL", help_heading = ASKING)]
-    admin: Option<Uri>,
+    admin: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -63,7 +62,10 @@ struct Shown {
 impl ShowCommand {
     pub(super) async fn run(self) -> Outcome {
         if self.set.is_some() || self.admin.is_some() {
-            let url = self.admin.unwrap_or_else(|| Uri::from_static("http://127.0.0.1:9091"));
+            let url = self.admin.as_deref().unwrap_or("http://127.0.0.1:9091");
+            let url = base_url(url).ok_or_else(|| {
+                format!("--admin {}: accepted is http://HOST:PORT or https://HOST:PORT", without_user(url))
+            })?;
             let token = self.frontend.frontend.admin_token_file.as_deref();
             return ask::show(&url, token, self.set.as_deref(), self.json).await;
         }

@@ -30,7 +30,7 @@ use crate::{
         EngineArgs,
         flags::{self, RouterFlags},
     },
-    fleet::RouterConfig,
+    fleet::{RouterConfig, base_url, without_user},
     prompt::Encoder,
     select::Mode,
 };
@@ -48,8 +48,8 @@ pub(super) struct DriveCommand {
     #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = rate)]
     rate: f64,
     /// Frontend to drive, http://HOST:PORT or https://HOST:PORT [default: one of our own, with mock engines]
-    #[arg(long, value_name = "URL", value_parser = frontend_url, conflicts_with_all = OF_OUR_OWN)]
-    url: Option<Uri>,
+    #[arg(long, value_name = "URL", conflicts_with_all = OF_OUR_OWN)]
+    url: Option<String>,
     /// Model to ask for at that frontend
     #[arg(long, default_value = MODEL, value_name = "NAME", requires = "url")]
     model: String,
@@ -82,10 +82,9 @@ const OF_OUR_OWN: [&str; 9] = [
 ];
 
 fn frontend_url(text: &str) -> Result<Uri, String> {
-    match text.parse::<Uri>() {
-        Ok(url) if matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some() => Ok(url),
-        _ => Err("http://HOST:PORT or https://HOST:PORT is needed".to_owned()),
-    }
+    base_url(text).ok_or_else(|| {
+        format!("--url {}: http://HOST:PORT or https://HOST:PORT is needed", without_user(text))
+    })
 }
 
 pub(super) fn rate(text: &str) -> Result<f64, String> {
@@ -97,16 +96,17 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
 
 impl DriveCommand {
     pub(super) async fn run(self) -> Outcome {
+        let url = self.url.as_deref().map(frontend_url).transpose()?;
         let requests = trace::read(&self.trace, self.requests.unwrap_or(usize::MAX))?;
         let mut signals = shutdown::signals()?;
-        let runs = if let Some(url) = &self.url {
+        let runs = if let Some(url) = url {
             if self.router.any() {
                 warn!(
                     "with --url the router flags change nothing: that frontend has a configuration of its own"
                 );
             }
             let vocabulary = Encoder::tiny()?.ordinary_tokens().to_vec();
-            let client = Client::new(url.clone(), &self.model);
+            let client = Client::new(url, &self.model);
             vec![self.drive(client, "given", &requests, &vocabulary, &mut signals).await?]
         } else {
             self.drive_own(&requests, &mut signals).await?

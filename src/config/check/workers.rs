@@ -10,7 +10,7 @@ use crate::{
     config::{ConfigError, file::ConfigFile, flags::OfTheFrontend},
     fleet::{
         ConfigSource, Fingerprint, Fleet, IndexKey, OnConfigMismatch, PrefillPool, RegistrationError,
-        RouterConfig, SetView, StreamSource, StreamStatus, Streams,
+        RouterConfig, SetView, StreamSource, StreamStatus, Streams, without_user,
     },
     index::IndexWriter,
     slot::{Slot, WorkerId},
@@ -33,7 +33,8 @@ pub(super) fn check(
     let mut places = AHashMap::new();
     for (place, spec) in document.kept("worker").into_iter().zip(&file.worker) {
         if !seen.insert((&spec.url, &spec.model, spec.first_rank)) {
-            let twice = ConfigError::WorkerTwice { url: spec.url.clone(), model: spec.model.clone() };
+            let url = without_user(&spec.url).into_owned();
+            let twice = ConfigError::WorkerTwice { url, model: spec.model.clone() };
             document.add(Severity::Error, &place, twice.to_string());
             continue;
         }
@@ -43,10 +44,13 @@ pub(super) fn check(
                 drop(places.insert(id, place));
             }
             Err(error @ RegistrationError::OtherNamespace { .. }) => {
-                let text = format!("worker {} is left out: {error}", spec.url);
+                let text = format!("worker {} is left out: {error}", without_user(&spec.url));
                 document.add(Severity::Warning, &place, text);
             }
-            Err(error) => document.add(Severity::Error, &place, format!("worker {}: {error}", spec.url)),
+            Err(error) => {
+                let text = format!("worker {}: {error}", without_user(&spec.url));
+                document.add(Severity::Error, &place, text);
+            }
         }
     }
     let view = fleet.view();
