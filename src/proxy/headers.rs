@@ -12,6 +12,8 @@
 //!   `accept-encoding`, since a compressed answer could not be observed, and a link to a worker is not worth the
 //!   delay that compression adds to a token.
 //!
+//! Several `cookie` fields, as HTTP/2 has them, become one (RFC 9113 §8.2.3).
+//!
 //! To the request is added `via`, which RFC 9110 §7.6.3 asks of a gateway. No `x-forwarded-*` is: engines do nothing
 //! with a client's address but log it. Those that a proxy in front of the router has set pass through.
 
@@ -28,6 +30,7 @@ pub(super) fn to_worker(client: &HeaderMap, version: Version) -> HeaderMap {
     {
         remove(&mut headers, name);
     }
+    join_cookies(&mut headers);
     headers.append(header::VIA, via(version));
     headers
 }
@@ -100,6 +103,16 @@ fn named(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> + '_ {
     names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
 }
 
+/// HTTP/1.1 has one `cookie` field, and a server that reads the first alone would miss the rest.
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<_> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(joined) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
 fn is_hop_by_hop(name: &HeaderName) -> bool {
     const NAMES: [HeaderName; 4] =
         [header::CONNECTION, header::TE, header::TRANSFER_ENCODING, header::UPGRADE];
@@ -154,14 +167,13 @@ mod tests {
             ("x-request-id", "rq-9"),
             ("authorization", "Bearer t"),
             ("cookie", "a=1"),
-            ("cookie", "b=2"),
+            ("cookie", "b=2; c=3"),
             ("via", "1.1 edge"),
         ]);
         let expected = headers(&[
             ("x-request-id", "rq-9"),
             ("authorization", "Bearer t"),
-            ("cookie", "a=1"),
-            ("cookie", "b=2"),
+            ("cookie", "a=1; b=2; c=3"),
             ("via", "1.1 edge"),
             ("via", "2 kvroute"),
         ]);
