@@ -270,6 +270,15 @@ impl ProxyError {
         Self { kind, worker: worker.clone(), detail: Detail::of(error) }
     }
 
+    /// Sorts what hyper says of a body whose head is there, and not a byte more. What it cannot read it calls invalid input or invalid
+    /// data; a connection that is gone has other names.
+    pub(super) fn before_first_byte(worker: &Uri, error: &hyper::Error) -> Self {
+        let unreadable = find::<io::Error>(error)
+            .is_some_and(|io| matches!(io.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData));
+        let kind = if unreadable { ErrorKind::InvalidResponse } else { ErrorKind::Reset };
+        Self::in_body(kind, worker, error)
+    }
+
     /// A failure of the body, whose meaning depends on how far it had come.
     pub(super) fn in_body(kind: ErrorKind, worker: &Uri, error: &hyper::Error) -> Self {
         Self { kind, worker: worker.clone(), detail: Detail::of(error) }

@@ -71,7 +71,7 @@ impl Pool {
         let first = match upstream.frame().await {
             Some(Ok(frame)) => Some(frame),
             None => None,
-            Some(Err(error)) => return Err(ProxyError::in_body(ErrorKind::Reset, base, &error)),
+            Some(Err(error)) => return Err(ProxyError::before_first_byte(base, &error)),
         };
         let form = Form::of(&head.headers);
         Ok(Answer {

@@ -42,6 +42,11 @@ fn a_worker_that_hangs_up_or_talks_nonsense_is_named() {
         ("", ErrorKind::Reset),
         (STREAM_HEAD, ErrorKind::Reset),
         ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", ErrorKind::Reset),
+        (
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+            ErrorKind::InvalidResponse,
+        ),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n", ErrorKind::InvalidResponse),
         ("SSH-2.0-OpenSSH_9.2\r\n\r\n", ErrorKind::InvalidResponse),
         (
             "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
