@@ -11,6 +11,11 @@
 
 mod rig;
 
+use std::convert::Infallible;
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
 use kvroute::{
     fleet::WorkerSpec,
     select::{CostModel, Mode, Tuning},
@@ -18,10 +23,13 @@ use kvroute::{
 };
 use serde_json::json;
 
-use crate::rig::{MODEL, Rig, Transcript, candidate, engine_settings, prose, stream_of};
+use crate::rig::{
+    MODEL, Rig, Transcript, candidate, engine_settings, eventually, plan, prose, scripted::Scripted,
+    stream_of,
+};
 
 /// Streams an answer to each of `prompts`, one after another, from one worker.
-async fn stream(rig: &Rig, worker: u64, prompts: std::ops::Range<u64>) {
+async fn stream_each(rig: &Rig, worker: u64, prompts: std::ops::Range<u64>) {
     for seed in prompts {
         let mut body = stream_of(&prose(seed, 400), 3);
         body["nvext"] = json!({ "backend_instance_id": worker });
@@ -37,8 +45,8 @@ async fn first_tokens_teach_how_fast_each_worker_is_and_are_held_against_what_wa
     // One engine is twenty times as slow as the other.
     let paced = |speedup| MockSettings { speedup, ..engine_settings() };
     let rig = Rig::start_with(Mode::Kv, vec![paced(1.0), paced(20.0)]).await;
-    stream(&rig, 1, 0..12).await;
-    stream(&rig, 2, 100..112).await;
+    stream_each(&rig, 1, 0..12).await;
+    stream_each(&rig, 2, 100..112).await;
     rig.wait_for_idle().await;
     let speed = async |worker: u64| {
         rig.metric("kvroute_worker_prefill_seconds_per_token", &format!("worker=\"{worker}\"")).await
@@ -63,6 +71,31 @@ async fn an_answer_in_one_piece_teaches_nothing() {
     rig.wait_for_idle().await;
     assert_eq!(rig.metric("kvroute_worker_prefill_seconds_per_token", "").await, 1e-4);
     assert_eq!(rig.metric("kvroute_first_token_seconds_count", "").await, 0.0);
+}
+
+/// What it says cannot be read: its first byte ends the prefill that is booked, and says nothing of the speed.
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_does_a_compressed_stream_which_has_nothing_to_prefill_once_it_begins() {
+    let worker = Scripted::start(|_| {
+        let begun = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"\x1f\x8b\x08"))]);
+        Response::builder()
+            .header("content-type", "text/event-stream")
+            .header("content-encoding", "gzip")
+            .body(Body::from_stream(begun.chain(stream::pending())))
+            .unwrap()
+    })
+    .await;
+    let rig = Rig::start_plan(plan(Mode::Kv, vec![worker.worker(1)]), Vec::new()).await;
+    let url = format!("{}/v1/completions", rig.public());
+    let answer = rig.client.open(&url, &stream_of(&prose(1, 400), 3)).await;
+    eventually("nothing is left to prefill", async || {
+        let load = &rig.worker(1).await["load"];
+        load["requests"] == 1 && load["prefill_tokens"] == 0
+    })
+    .await;
+    assert_eq!(rig.metric("kvroute_first_token_seconds_count", "").await, 0.0);
+    drop(answer);
+    rig.wait_for_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,7 +129,7 @@ async fn a_card_names_a_cost_model_beside_its_configuration_and_cards_that_diffe
 async fn the_blocks_model_predicts_no_first_token_and_learns_all_the_same() {
     let tuning = Tuning { cost_model: CostModel::Blocks, ..Tuning::default() };
     let rig = Rig::start_tuned(Mode::Kv, tuning, 1).await;
-    stream(&rig, 1, 0..5).await;
+    stream_each(&rig, 1, 0..5).await;
     rig.wait_for_idle().await;
     assert_ne!(rig.metric("kvroute_worker_prefill_seconds_per_token", "").await, 1e-4);
     assert_eq!(rig.metric("kvroute_first_token_seconds_count", "").await, 0.0);

@@ -9,7 +9,7 @@ use axum::{
     body::Body,
     response::{IntoResponse as _, Response},
 };
-use http::{StatusCode, header, request::Parts};
+use http::{StatusCode, request::Parts};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -127,8 +127,8 @@ impl Drop for InFlight {
 /// An answer that is about to be relayed.
 pub(super) struct Watch {
     status: StatusCode,
-    /// Whether it comes piece by piece.
-    streams: bool,
+    /// Whether an event will say when the prefill is over.
+    tells_first_token: bool,
     received_ms: u64,
     member: Arc<RankMember>,
     predicted: Option<Overlap>,
@@ -141,11 +141,18 @@ impl Watch {
     pub(super) fn new(answer: &Answer, in_flight: InFlight, placed: &Placed, prefilled: bool) -> Self {
         let since = u64::try_from(in_flight.asked.elapsed().as_millis()).unwrap_or(0);
         let received_ms = unix_ms().saturating_sub(since);
-        let kind = answer.headers().get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
-        let streams = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
+        let tells_first_token = answer.tells_first_token();
         let (member, predicted) = (Arc::clone(&placed.member), placed.predicted);
-        in_flight.note(|facts| facts.served(placed.choice.worker, placed.choice.rank, streams));
-        Self { status: answer.status(), streams, received_ms, member, predicted, prefilled, in_flight }
+        in_flight.note(|facts| facts.served(placed.choice.worker, placed.choice.rank, answer.streams()));
+        Self {
+            status: answer.status(),
+            tells_first_token,
+            received_ms,
+            member,
+            predicted,
+            prefilled,
+            in_flight,
+        }
     }
 
     /// The observer that holds what was booked, and the request's part in its session, until the answer is over.
@@ -190,10 +197,11 @@ pub(super) struct Relayed {
 
 impl Observer for Relayed {
     fn first_byte(&mut self) {
-        let Watch { in_flight, streams, .. } = &self.watch;
+        let Watch { in_flight, tells_first_token, .. } = &self.watch;
         in_flight.counters.first_byte.observe(in_flight.asked.elapsed());
-        if !streams {
-            // An answer in one piece has its first byte when all is computed, and no event that would say so.
+        if !tells_first_token {
+            // An answer in one piece has its first byte when all is computed. Compressed events begin with what may be no token, so that
+            // no speed is learned of them either, and nothing later can be told.
             self.booking.prefill_done();
         }
     }

@@ -146,6 +146,16 @@ impl Answer {
         &self.head.headers
     }
 
+    /// Whether it comes event by event.
+    pub(crate) fn streams(&self) -> bool {
+        headers::are_events(&self.head.headers)
+    }
+
+    /// Whether its observer will hear of the first token: of events that are compressed nothing can be told.
+    pub(crate) fn tells_first_token(&self) -> bool {
+        self.form == Form::Events
+    }
+
     /// The same, to be cut when the time is over.
     #[must_use]
     pub(crate) fn within(self, time: Option<Time>) -> Self {

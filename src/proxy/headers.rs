@@ -58,14 +58,11 @@ pub(super) enum Form {
 
 impl Form {
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        let encoded = headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity");
-        let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-        let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
-        if encoded {
+        if is_encoded(headers) {
             Self::Opaque
-        } else if kind.eq_ignore_ascii_case(b"text/event-stream") {
+        } else if are_events(headers) {
             Self::Events
-        } else if kind.eq_ignore_ascii_case(b"application/json") {
+        } else if kind(headers).eq_ignore_ascii_case(b"application/json") {
             Self::Json
         } else {
             Self::Opaque
@@ -83,6 +80,21 @@ pub fn without_named(headers: &HeaderMap, own: &[HeaderName]) -> Option<HeaderMa
     named().for_each(|name| remove(&mut left, name));
     remove(&mut left, header::CONNECTION);
     Some(left)
+}
+
+/// Whether the body is server-sent events, compressed perhaps.
+pub(super) fn are_events(headers: &HeaderMap) -> bool {
+    kind(headers).eq_ignore_ascii_case(b"text/event-stream")
+}
+
+fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity")
+}
+
+/// The media type, without parameters.
+fn kind(headers: &HeaderMap) -> &[u8] {
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
 fn end_to_end(headers: &HeaderMap) -> HeaderMap {
