@@ -20,7 +20,7 @@ use kvroute::{frontend::FrontendSettings, select::Mode};
 use serde_json::{Value, json};
 
 use crate::rig::{
-    Rig, Transcript, chat, engine_settings, plan,
+    Http, Rig, Transcript, chat, engine_settings, eventually, plan,
     pools::{CHAT, COMPLETIONS, Pools},
     prose,
     scripted::{Scripted, endless},
@@ -80,6 +80,32 @@ async fn so_is_one_that_takes_too_long_however_steady_it_is() {
         );
         assert_eq!(error["retry"], "unsafe");
         assert_eq!(rig.worker(1).await["excluded"], Value::Null, "which says nothing of the worker");
+    }
+}
+
+/// An answer that does not end and of which there is always more than the client has read.
+fn flood() -> Response {
+    let event = format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{}\"}}]}}\n\n", "x".repeat(60_000));
+    let events = stream::repeat(Ok::<_, Infallible>(Bytes::from(event)));
+    Response::builder().header("content-type", "text/event-stream").body(Body::from_stream(events)).unwrap()
+}
+
+/// What it holds is given back while it reads nothing; of what it reads later it is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn so_is_one_whose_client_reads_nothing() {
+    for client in [Http::new(), Http::over_http2()] {
+        let worker = Scripted::start(|_| flood()).await;
+        let rig = behind(&worker, |settings| settings.total_timeout = SOON).await;
+        let url = format!("{}{COMPLETIONS}", rig.public());
+        let mut response = client.open(&url, &stream_of(&prose(1, 40), 20)).await;
+        assert_eq!(response.status(), 200);
+        rig.wait_for_idle().await;
+        assert_eq!(rig.outcomes("cut").await, 1);
+        eventually("its place is free", async || rig.metric("kvroute_open_requests", "").await == 0.0).await;
+        let seen = Transcript::of(response.body_mut()).await;
+        assert!(seen.broken && !seen.text.contains("[DONE]"));
+        let error = serde_json::from_str::<Value>(seen.events().last().unwrap()).unwrap();
+        assert_eq!(error["error"]["code"], "total_timeout");
     }
 }
 

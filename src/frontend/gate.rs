@@ -83,8 +83,9 @@ pub(super) struct Stranger;
 /// What needs no key: orchestrators ask it, and it tells them nothing else.
 const OPEN: [&str; 2] = ["/health", "/ready"];
 
-/// A request's place, until it is dropped.
-struct Place(Arc<Gate>);
+/// A request's place, until it is dropped. It comes with the head to whoever holds what else a request takes, since a client that does not
+/// read its answer must not hold it.
+pub(super) struct Place(Arc<Gate>);
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -101,7 +102,7 @@ pub(super) async fn pass(
     let (mut head, body) = request.into_parts();
     let name = RequestId::put(&mut head.headers);
     let mut line = app.access_log.begin(&name, &head);
-    let (mut response, place) = match admit(&app, &mut head, line.as_mut()) {
+    let (mut response, _place) = match admit(&app, &mut head, line.as_mut()) {
         Ok(place) => {
             // Who is not let in does not get to say what is traced.
             if let Some(span) = app.traces.begin(&name, &head) {
@@ -109,6 +110,9 @@ pub(super) async fn pass(
             }
             if let Some(line) = &line {
                 head.extensions.insert(line.facts());
+            }
+            if let Some(place) = &place {
+                head.extensions.insert(Arc::clone(place));
             }
             let answer: Result<Response, Infallible> = router.call(Request::from_parts(head, body)).await;
             let Ok(response) = answer;
@@ -123,10 +127,10 @@ pub(super) async fn pass(
     if let Some(line) = &mut line {
         line.answered(response.status(), response.extensions().get::<ErrorCode>().copied());
     }
-    response.map(|body| Passed::new(body, line, place))
+    response.map(|body| Passed::new(body, line))
 }
 
-fn admit(app: &App, head: &mut Parts, line: Option<&mut Line>) -> Result<Option<Place>, Reason> {
+fn admit(app: &App, head: &mut Parts, line: Option<&mut Line>) -> Result<Option<Arc<Place>>, Reason> {
     let settings = &app.settings;
     if size(&head.headers) > settings.max_header_bytes {
         return Err(Reason::HeaderTooLarge);
@@ -156,7 +160,7 @@ fn admit(app: &App, head: &mut Parts, line: Option<&mut Line>) -> Result<Option<
         return Ok(None);
     }
     let limit = settings.max_concurrent_requests.unwrap_or(usize::MAX);
-    app.gate.enter(limit).map(Some).ok_or(Reason::Full)
+    app.gate.enter(limit).map(|place| Some(Arc::new(place))).ok_or(Reason::Full)
 }
 
 /// What a head's fields take, as RFC 9113 §6.5.2 counts it for HTTP/2, but for its 32 bytes a field.
@@ -187,17 +191,16 @@ impl Gate {
     }
 }
 
-/// The body of an answer, with what is held until it is over. The fields are dropped in this order: what the body knows of the
-/// end is noted before the line is written.
+/// The body of an answer, with its line in the access log. The fields are dropped in this order: what the body knows of the end is noted
+/// before the line is written.
 pub(super) struct Passed {
     body: Body,
     line: Option<Line>,
-    _place: Option<Place>,
 }
 
 impl Passed {
-    fn new(body: Body, line: Option<Line>, place: Option<Place>) -> Self {
-        let mut passed = Self { body, line, _place: place };
+    fn new(body: Body, line: Option<Line>) -> Self {
+        let mut passed = Self { body, line };
         passed.note_end();
         passed
     }

@@ -50,7 +50,7 @@ pub(super) async fn serve(app: Arc<App>, request: Request) -> Response {
 /// Answers it; its decisions are `recorded` under that name if it has one.
 async fn answer(
     app: Arc<App>,
-    head: http::request::Parts,
+    mut head: http::request::Parts,
     body: axum::body::Body,
     recorded: Option<Arc<str>>,
 ) -> Response {
@@ -58,7 +58,7 @@ async fn answer(
         Ok(body) => body,
         Err(error) => return route::refuse(&app, Surface::Other, error),
     };
-    let in_flight = InFlight::enter(&app.counters, Surface::Other).noted(&head, body.len());
+    let in_flight = InFlight::enter(&app.counters, Surface::Other).noted(&mut head, body.len());
     let in_flight = in_flight.within(app.settings.total_timeout);
     match prepare(&app, &head, &body) {
         Ok(send) => {

@@ -97,7 +97,7 @@ pub(super) async fn serve(app: Arc<App>, surface: Surface, request: Request) -> 
 async fn answer(
     app: Arc<App>,
     surface: Surface,
-    head: Parts,
+    mut head: Parts,
     body: Body,
     recorded: Option<Arc<str>>,
 ) -> Response {
@@ -105,7 +105,7 @@ async fn answer(
         Ok(body) => body,
         Err(error) => return refuse(&app, surface, error),
     };
-    let in_flight = InFlight::enter(&app.counters, surface).noted(&head, body.len());
+    let in_flight = InFlight::enter(&app.counters, surface).noted(&mut head, body.len());
     let in_flight = in_flight.within(app.settings.total_timeout);
     let reading = in_flight.step(Step::Tokenise);
     let asked = in_flight.in_time(ask(&app, surface, &head.headers, &body)).await.flatten();

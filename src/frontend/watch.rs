@@ -19,6 +19,7 @@ use super::{
     decision_log::Ticket,
     error::{self, ApiError},
     first_token::FirstToken,
+    gate::Place,
     hints::Metadata,
     place::Placed,
     traces::{Part, Step},
@@ -40,6 +41,8 @@ pub(super) struct InFlight {
     ended: bool,
     /// Until when the answer has to be complete.
     time: Option<Time>,
+    /// Its place among those that are served.
+    place: Option<Arc<Place>>,
     /// What the access log is told, and the request's trace, where there is either.
     facts: Option<Arc<Facts>>,
 }
@@ -49,11 +52,13 @@ impl InFlight {
         // Relaxed: a gauge.
         counters.in_flight.fetch_add(1, Relaxed);
         let counters = Arc::clone(counters);
-        Self { counters, surface, asked: Instant::now(), ended: false, time: None, facts: None }
+        Self { counters, surface, asked: Instant::now(), ended: false, time: None, place: None, facts: None }
     }
 
-    /// The same for a request whose line, if it has one, came with its head, and whose body has so many bytes.
-    pub(super) fn noted(mut self, head: &Parts, bytes: usize) -> Self {
+    /// The same for a request whose place and whose line, if it has one, came with its head, and whose body has so many bytes.
+    pub(super) fn noted(mut self, head: &mut Parts, bytes: usize) -> Self {
+        // Taken out: others get copies of the head.
+        self.place = head.extensions.remove();
         self.facts = Facts::of(head).map(Arc::clone);
         self.note(|facts| facts.read(bytes));
         self

@@ -1,4 +1,4 @@
-//! How long an answer may take: between two pieces of it, and altogether.
+//! How long an answer may take: altogether, and between two pieces of it.
 
 use std::{
     pin::Pin,
@@ -51,27 +51,5 @@ impl Idle {
             }
             timer.as_mut().reset(deadline);
         }
-    }
-}
-
-/// The limit on all of an answer.
-///
-/// It is looked at whenever somebody asks for more: a client that reads nothing is cut as soon as it reads again.
-pub(super) struct Total {
-    limit: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Total {
-    pub(super) fn new(time: Option<Time>) -> Self {
-        let limit = time.map_or(Duration::ZERO, |time| time.limit);
-        Self { limit, timer: time.map(|time| Box::pin(sleep_until(time.until))) }
-    }
-
-    /// Ready, with the limit, once the time is over.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
-        let Some(timer) = &mut self.timer else { return Poll::Pending };
-        ready!(timer.as_mut().poll(cx));
-        Poll::Ready(self.limit)
     }
 }

@@ -32,8 +32,10 @@ mod kept;
 mod limits;
 mod observe;
 mod pool;
+mod relay;
 mod skim;
 mod sse;
+mod timed;
 mod upstream;
 
 pub use annotate::{Annotated, Annotator, annotate};
