@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::Uri;
+use http::{Uri, uri::Authority};
 
 /// `text` as such a URL, if it is one. A user and a password in it are refused: no request would carry them, and whoever reads a log or
 /// `/v1/workers` would see them.
@@ -12,8 +12,16 @@ pub(crate) fn base_url(text: &str) -> Option<Uri> {
     let usable = matches!(url.scheme_str(), Some("http" | "https"))
         && !authority.host().is_empty()
         && !authority.as_str().contains('@')
-        && url.query().is_none();
+        && has_port(authority)
+        && url.query().is_none()
+        && !text.contains('#');
     usable.then_some(url)
+}
+
+/// Whether the port is one, where there is one: what is none would be passed over, and the scheme's taken.
+fn has_port(authority: &Authority) -> bool {
+    let given = authority.as_str().strip_prefix(authority.host());
+    given.is_none_or(str::is_empty) || authority.port_u16().is_some_and(|port| port != 0)
 }
 
 /// `text` for a message: without the user and the password, if a URL in it has any. It may be none that reads, as where the password has a slash.
@@ -32,8 +40,15 @@ mod tests {
         for text in ["http://h:8000", "https://h/", "http://[::1]:8000/pod/7", "http://h/a@b"] {
             assert!(base_url(text).is_some(), "{text}");
         }
-        for text in ["", "h:8000", "ftp://h", "/v1", "http://h/?x", "http://u@h", "https://u:p@h:1/v1"] {
+        for text in
+            ["", "h:8000", "ftp://h", "/v1", "http://h/?x", "http://u@h", "https://u:p@h:1/v1", "http://h/#x"]
+        {
             assert!(base_url(text).is_none(), "{text}");
+        }
+        for port in ["65536", "99999", "0", "x", ""] {
+            for host in ["h", "127.0.0.1", "[::1]"] {
+                assert!(base_url(&format!("http://{host}:{port}")).is_none(), "{host}:{port}");
+            }
         }
     }
 
