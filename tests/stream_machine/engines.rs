@@ -391,6 +391,12 @@ fn on_a_new_connection_a_number_that_a_replay_brought_waits_for_the_answer() {
     for after in after {
         replayable(&[&before, after].concat());
     }
+    // Nor is it forgotten by whoever asks again.
+    for again in ["started", "connected"] {
+        let asked = [("live b1", ""), (again, "prove from 2"), ("live b3", "")];
+        let answer = [("seconds 5", "restart, clear, heal from 0, replaying")];
+        replayable(&[&before[..], &asked, &answer].concat());
+    }
     for (asked, low) in [("failed", "live b1"), ("seconds 5", "live b2")] {
         let late = [(asked, ""), (low, "restart, clear, gap, heal from 0, replaying")];
         replayable(&[&before[..], &late].concat());

@@ -168,7 +168,8 @@ pub struct StreamMachine<P> {
     connected: bool,
     /// Whether what the index holds is known to be the connected engine's.
     proven: bool,
-    /// It said a number that may be another incarnation's, while it is being asked who it is: without an answer that decides.
+    /// A number was said that may be another incarnation's, and nobody has shown since who it is: without an answer that decides, whichever
+    /// question is outstanding by then.
     said_doubtful: bool,
     /// What the index holds was another stream's to build, and the engine has not shown yet that all of it is true.
     resumes: bool,

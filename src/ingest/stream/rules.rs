@@ -29,7 +29,6 @@ impl<P: Deref<Target = [u8]>> StreamMachine<P> {
         self.deaf = false;
         self.connected = false;
         self.proven = false;
-        self.said_doubtful = false;
         self.request = None;
         self.held.clear();
         self.retry_at = None;
