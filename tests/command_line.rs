@@ -14,7 +14,7 @@ mod rig;
 
 use std::{
     io::{BufRead as _, BufReader},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     process::{Command, Stdio},
 };
 
@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::{
-    process::{Process, file, send_signal},
-    rig::{Http, MODEL, TINY, chat, eventually, prose},
+    process::{FREE_PORTS, Process, file, send_signal},
+    rig::{Http, MODEL, TINY, chat, eventually, lasting_port, prose},
 };
 
 /// The last line of what `up` prints.
@@ -217,6 +217,22 @@ fn a_mistake_on_the_command_line_is_named_with_what_is_accepted() {
     refused(&["frontend", "--admin-host", "0.0.0.0"], &["--admin-host", "--admin-token-file"]);
     refused(&["up", "--engine-speedup", "0"], &["--engine-speedup", "above 0"]);
     refused(&["up", "--block-size", "0"], &["--block-size"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_replay_socket_listens_whatever_its_address_looks_like() {
+    let port = lasting_port();
+    let replay = format!("tcp://127.0.0.1:{port}");
+    let args = [&["mock"], &FREE_PORTS[..4], &["--kv-replay-endpoint", &replay]].concat();
+    let engine = Process::start(&args);
+    assert_eq!(engine.logged("mock engine is up").await["replay"], replay);
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_ok(), "nobody listens at {replay}");
+    engine.signal("TERM");
+    assert_eq!(engine.end().code, Some(0));
+    // Where it cannot, it says so.
+    let taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    refused(&args, &[&replay, "--kv-replay-endpoint"]);
+    drop(taken);
 }
 
 #[test]

@@ -22,10 +22,11 @@ pub struct MockArgs {
     /// Tokenizer, as a tokenizer.json or a model directory [default: a small one of kvroute's own]
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<PathBuf>,
-    /// ZMQ endpoint that KV events are published on
+    /// ZMQ endpoint that KV events are published on; to one without a * (and without ::, port 0 and ipc://) the engine connects, as
+    /// vLLM does
     #[arg(long, default_value = "tcp://*:5557", value_name = "ENDPOINT")]
     pub kv_events_endpoint: String,
-    /// ZMQ endpoint that replays are asked for on
+    /// ZMQ endpoint that replays are asked for on; the engine listens there, whatever it looks like
     #[arg(long, default_value = "tcp://*:5558", value_name = "ENDPOINT")]
     pub kv_replay_endpoint: String,
     /// What the engine is for: aggregated, prefill or decode
@@ -119,7 +120,7 @@ impl MockArgs {
             http: self.http,
             model: self.model_name.clone(),
             events: Some(Endpoint::new(self.kv_events_endpoint.clone())),
-            replay: Some(Endpoint::new(self.kv_replay_endpoint.clone())),
+            replay: Some(Endpoint::bind(self.kv_replay_endpoint.clone())),
             role: self.role,
             ..self.engine.settings(Arc::new(encoder))
         })

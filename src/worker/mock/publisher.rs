@@ -58,7 +58,9 @@ impl Publisher {
     pub(super) fn start(settings: &MockSettings) -> Result<Self, MockError> {
         let context = zmq::Context::new();
         let events = attach(&context, "events", SocketType::PUB, settings.events.as_ref())?;
-        let replay = attach(&context, "replay", SocketType::ROUTER, settings.replay.as_ref())?;
+        // Whoever asks for a replay comes to the engine: a socket that connects would be asked by nobody.
+        let replay = settings.replay.as_ref().map(|replay| Endpoint::bind(replay.address.clone()));
+        let replay = attach(&context, "replay", SocketType::ROUTER, replay.as_ref())?;
         let [wake, woken] = wake_pair(&context).map_err(|source| MockError::Zmq {
             socket: "wake",
             address: WAKE.into(),

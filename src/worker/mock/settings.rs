@@ -58,7 +58,8 @@ pub struct MockSettings {
     pub mean_output_tokens: Option<u32>,
     /// Where KV events are published; `None` publishes none. Default `tcp://127.0.0.1:*`.
     pub events: Option<Endpoint>,
-    /// Where replays are asked for; `None` offers none. Default `tcp://127.0.0.1:*`.
+    /// Where replays are asked for; `None` offers none. It is bound whatever the endpoint says, as vLLM binds it. Default
+    /// `tcp://127.0.0.1:*`.
     pub replay: Option<Endpoint>,
     /// The topic frame of the events. Default empty.
     pub topic: String,
@@ -201,7 +202,7 @@ pub enum Attach {
 }
 
 impl Endpoint {
-    /// Attaches as vLLM does: it binds where the address has a `*` or a `::` or is `ipc://` or `inproc://`,
+    /// Attaches as vLLM does with events: it binds where the address has a `*` or a `::` or is `ipc://` or `inproc://`,
     /// and connects everywhere else. Port 0 binds too, since nobody can connect to it.
     pub fn new(address: impl Into<String>) -> Self {
         let address = address.into();
