@@ -219,6 +219,38 @@ fn a_mistake_on_the_command_line_is_named_with_what_is_accepted() {
     refused(&["up", "--block-size", "0"], &["--block-size"]);
 }
 
+/// A file that neither makes a configuration nor passes the check, both of which say why.
+fn file_refused(text: &str, parts: &[&str]) {
+    let file = file(text);
+    let path = file.path().to_str().unwrap();
+    refused(&["config", "show", "--config", path], parts);
+    let ended = Process::run(&["config", "check", path]);
+    assert_eq!(ended.code, Some(1), "{text}: {}", ended.stdout);
+    for part in parts {
+        assert!(ended.stdout.contains(part), "{text} does not say '{part}': {}", ended.stdout);
+    }
+}
+
+/// A worker that keeps a frontend from starting.
+fn worker_refused(worker: &str, parts: &[&str]) {
+    refused(&["frontend", "--port", "0", "--admin-port", "0", "--worker", worker], parts);
+}
+
+#[test]
+fn a_name_that_nobody_can_have_is_refused() {
+    const ACCEPTED: &str = "1 to 256 bytes without control characters";
+    let show = ["config", "show", "--tokenizer", "=/models/m"];
+    refused(&show, &["--tokenizer", "'=/models/m'", "empty", ACCEPTED]);
+    let model = |name: &str| format!("[[model]]\nname = \"{name}\"\ntokenizer = '/m'");
+    file_refused(&model(""), &["[[model]]", "name = \"\"", "empty", ACCEPTED]);
+    file_refused(&model("a\\u001b[31m"), &["[[model]]", "U+001B", ACCEPTED]);
+    let worker = file("[[worker]]\nurl = 'http://a:1'\nmodel = \"a\\nb\"");
+    let ended = Process::run(&["config", "check", worker.path().to_str().unwrap()]);
+    assert!(ended.stdout.contains("model has the control character U+000A"), "{}", ended.stdout);
+    worker_refused("url=http://a:1,model=a\u{1b}[31m", &["model", "U+001B", ACCEPTED]);
+    refused(&[&["mock", "--model-name", ""], &FREE_PORTS[..]].concat(), &["--model-name", "empty", ACCEPTED]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_replay_socket_listens_whatever_its_address_looks_like() {
     let port = lasting_port();

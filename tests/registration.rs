@@ -16,7 +16,7 @@ use std::{net::TcpListener, time::Duration};
 use http::Method;
 use kvroute::{
     cli::assemble,
-    fleet::WorkerSpec,
+    fleet::{WorkerSpec, WorkerType},
     frontend::AdminToken,
     select::Mode,
     worker::mock::{Endpoint, MockEngine, MockSettings},
@@ -238,6 +238,52 @@ async fn a_description_that_cannot_be_used_is_refused_by_field() {
     assert_eq!(ids(&rig).await, [1], "a refused worker is in the fleet");
     // The refusals left nothing behind that a good description would trip over.
     assert_eq!(rig.register(&newcomer, Some(10.0)).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_would_forge_log_lines_or_fill_them_is_refused() {
+    let (rig, newcomer) = rig_and_newcomer().await;
+    let forged = "a\n2026-11-30T00:00:00Z ERROR forged\u{1b}[31m";
+    let (longest, long) = ("é".repeat(128), "é".repeat(129));
+    let prefill = WorkerSpec {
+        worker_type: WorkerType::Prefill,
+        bootstrap_port: Some(8998),
+        ..WorkerSpec::new(&newcomer.url, MODEL)
+    };
+    for text in [forged, &long, "a\u{7f}", "a\u{85}b"] {
+        for (key, value) in [
+            ("model", json!(text)),
+            ("namespace", json!(text)),
+            ("component", json!(text)),
+            ("endpoint", json!(text)),
+            ("bootstrap_host", json!(text)),
+            ("lora_adapters", json!(["good", text])),
+        ] {
+            let mut body = registration(&prefill, Some(10.0));
+            body[key] = value;
+            let refused = rig.ask("/v1/workers", &body).await;
+            assert_eq!(refused.status, 400, "{key} = {text:?}: {}", refused.text);
+            let says = message(&refused);
+            assert!(says.contains(key) && says.contains("1 to 256 bytes"), "{says}");
+            assert!(says.contains("without control characters") && !says.contains("forged"), "{says}");
+        }
+    }
+    for (key, text) in [
+        ("url", format!("http://127.0.0.1:1/{}", "x".repeat(3000))),
+        ("kv_events_endpoint", "ipc:///run/kv\u{1b}[31m".to_owned()),
+        ("kv_events_endpoint", format!("ipc:///{}", "x".repeat(3000))),
+    ] {
+        let mut body = registration(&WorkerSpec::new(&newcomer.url, MODEL), Some(10.0));
+        body[key] = json!(text);
+        let refused = rig.ask("/v1/workers", &body).await;
+        assert_eq!(refused.status, 400, "{key} = {text:?}: {}", refused.text);
+        let says = message(&refused);
+        assert!(says.contains(key) && says.contains("2048 bytes without control characters"), "{says}");
+    }
+    assert_eq!(ids(&rig).await, [1], "a refused worker is in the fleet");
+
+    let named = WorkerSpec { namespace: longest, model: "模型 7".to_owned(), ..newcomer };
+    assert_eq!(rig.register(&named, Some(10.0)).await.status, 201);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::PathBuf};
 use thiserror::Error;
 
 use super::file::FileError;
-use crate::{frontend::ApiKeysError, tls::TlsFileError};
+use crate::{fleet::NameError, frontend::ApiKeysError, tls::TlsFileError};
 
 /// Flags, environment or file that do not make a frontend.
 #[derive(Debug, Error)]
@@ -23,6 +23,22 @@ pub enum ConfigError {
         text: String,
         /// What is wrong.
         problem: String,
+    },
+    /// A `--tokenizer` of a model that nobody can serve.
+    #[error("--tokenizer '{text}': the model's name {error}")]
+    Tokenizer {
+        /// The flag's value.
+        text: String,
+        /// What is wrong with the name.
+        error: NameError,
+    },
+    /// A `[[model]]` of the same kind.
+    #[error("[[model]] with name = {name:?}: the name {error}")]
+    Model {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        error: NameError,
     },
     /// The same engine as two workers, each with half of its load.
     #[error(

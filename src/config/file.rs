@@ -28,10 +28,11 @@ use serde::{Deserialize, de::DeserializeOwned};
 use thiserror::Error;
 
 use super::{
+    ConfigError,
     flags::RouterSection,
     frontend::{FrontendArgs, WORKERS},
 };
-use crate::fleet::WorkerSpec;
+use crate::fleet::{WorkerSpec, check_name};
 
 /// Where the file is.
 #[derive(Args, Clone, Debug)]
@@ -72,6 +73,16 @@ pub struct ModelEntry {
     /// A chat template that replaces the model's own.
     #[serde(default)]
     pub chat_template: Option<PathBuf>,
+}
+
+impl ModelEntry {
+    /// Whether there can be a model of this name.
+    ///
+    /// # Errors
+    /// [`ConfigError::Model`].
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        check_name(&self.name).map_err(|error| ConfigError::Model { name: self.name.clone(), error })
+    }
 }
 
 /// A file that cannot be used.

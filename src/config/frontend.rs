@@ -257,8 +257,9 @@ impl FrontendArgs {
             let url = without_user(&again.url).into_owned();
             return Err(ConfigError::WorkerTwice { url, model: again.model.clone() });
         }
-        let mut models: Vec<_> =
-            self.tokenizer.iter().chain(&below.tokenizer).map(|text| parse_tokenizer(text)).collect();
+        let flags = self.tokenizer.iter().chain(&below.tokenizer);
+        let mut models = flags.map(|text| parse_tokenizer(text)).collect::<Result<Vec<_>, _>>()?;
+        file.model.iter().try_for_each(ModelEntry::check)?;
         models.extend(file.model);
         // Flags come first and win over the file.
         let mut named = AHashSet::new();
@@ -511,9 +512,9 @@ mod tests {
 
     #[test]
     fn a_tokenizer_may_name_its_model() {
-        assert_eq!(parse_tokenizer("m=/a/b").name, "m");
-        assert_eq!(parse_tokenizer("org/m=/a/b").name, "org/m");
-        assert_eq!(parse_tokenizer("/a/b=c").name, "*");
-        assert_eq!(parse_tokenizer("./m").tokenizer, PathBuf::from("./m"));
+        assert_eq!(parse_tokenizer("m=/a/b").unwrap().name, "m");
+        assert_eq!(parse_tokenizer("org/m=/a/b").unwrap().name, "org/m");
+        assert_eq!(parse_tokenizer("/a/b=c").unwrap().name, "*");
+        assert_eq!(parse_tokenizer("./m").unwrap().tokenizer, PathBuf::from("./m"));
     }
 }

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use clap::{Args, ValueEnum, value_parser};
 
 use crate::{
+    fleet::{NameError, check_name},
     prompt::{Encoder, LoadError},
     simulate::StepTimes,
     worker::mock::{Endpoint, MockSettings, Role},
@@ -17,7 +18,7 @@ pub struct MockArgs {
     #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
     pub http: SocketAddr,
     /// Name of the served model
-    #[arg(long, default_value = "mock", value_name = "NAME")]
+    #[arg(long, default_value = "mock", value_name = "NAME", value_parser = name)]
     pub model_name: String,
     /// Tokenizer, as a tokenizer.json or a model directory [default: a small one of kvroute's own]
     #[arg(long, value_name = "PATH")]
@@ -74,6 +75,11 @@ pub enum EngineTimes {
     /// [`StepTimes::H100X4`].
     #[value(name = "h100x4")]
     H100x4,
+}
+
+/// A name that a card can have.
+fn name(text: &str) -> Result<String, NameError> {
+    check_name(text).map(|()| text.to_owned())
 }
 
 /// A speed. Infinity is one: an engine that computes nothing can be that fast.

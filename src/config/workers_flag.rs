@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 
 use super::{ConfigError, ModelEntry};
-use crate::fleet::{WorkerSpec, without_user};
+use crate::fleet::{WorkerSpec, check_name, without_user};
 
 /// `[MODEL=]PATH`. A path that contains `=` has to begin with `/` or `.`, which no model's name does.
-pub(super) fn parse_tokenizer(text: &str) -> ModelEntry {
+pub(super) fn parse_tokenizer(text: &str) -> Result<ModelEntry, ConfigError> {
     let (name, path) = match text.split_once('=') {
         Some((name, path)) if !name.starts_with(['/', '.']) => (name, path),
         _ => ("*", text),
     };
-    ModelEntry { name: name.to_owned(), tokenizer: PathBuf::from(path), chat_template: None }
+    check_name(name).map_err(|error| ConfigError::Tokenizer { text: text.to_owned(), error })?;
+    Ok(ModelEntry { name: name.to_owned(), tokenizer: PathBuf::from(path), chat_template: None })
 }
 
 /// `key=value,key=value`, with the keys of `[[worker]]`.

@@ -13,6 +13,7 @@ use super::{
     device_weights::DeviceWeights,
     endpoint::{EndpointError, EventEndpoint, StreamDirection},
     model_type::ModelType,
+    name::{LONGEST_ADDRESS, NameError, check_name, check_text},
     router_config::RouterConfig,
     worker_set::SetKey,
 };
@@ -160,9 +161,14 @@ pub enum SpecError {
     /// A block size that no engine has.
     #[error("block_size: {0}")]
     BlockSize(#[from] BlockSizeError),
-    /// A field that must not be empty.
-    #[error("{0} must not be empty")]
-    Empty(&'static str),
+    /// A text that would be unreadable where it is shown, or would forge what is beside it.
+    #[error("{field} {error}")]
+    Name {
+        /// Which field.
+        field: &'static str,
+        /// What is wrong with it.
+        error: NameError,
+    },
     /// No ranks, or more than a worker has.
     #[error("ranks = {0} is not usable; accepted are 1 to 1024")]
     Ranks(u32),
@@ -272,16 +278,7 @@ impl WorkerSpec {
     }
 
     pub(super) fn check(&self) -> Result<CheckedSpec, SpecError> {
-        for (name, value) in [
-            ("model", &self.model),
-            ("namespace", &self.namespace),
-            ("component", &self.component),
-            ("endpoint", &self.endpoint),
-        ] {
-            if value.is_empty() {
-                return Err(SpecError::Empty(name));
-            }
-        }
+        self.check_names()?;
         if self.worker_type == WorkerType::Encode {
             return Err(SpecError::Role(self.worker_type));
         }
@@ -324,10 +321,34 @@ impl WorkerSpec {
         })
     }
 
+    fn check_names(&self) -> Result<(), SpecError> {
+        let unusable = |field| move |error| SpecError::Name { field, error };
+        for (field, name) in [
+            ("model", &self.model),
+            ("namespace", &self.namespace),
+            ("component", &self.component),
+            ("endpoint", &self.endpoint),
+        ] {
+            check_name(name).map_err(unusable(field))?;
+        }
+        let adapters = self.lora_adapters.iter().map(|name| ("lora_adapters", name));
+        for (field, name) in adapters.chain(self.bootstrap_host.iter().map(|host| ("bootstrap_host", host))) {
+            check_name(name).map_err(unusable(field))?;
+        }
+        for (field, address) in [
+            ("url", Some(&self.url)),
+            ("kv_events_endpoint", self.kv_events_endpoint.as_ref()),
+            ("kv_replay_endpoint", self.kv_replay_endpoint.as_ref()),
+        ] {
+            let checked = address.map_or(Ok(()), |address| check_text(address, LONGEST_ADDRESS));
+            checked.map_err(unusable(field))?;
+        }
+        Ok(())
+    }
+
     fn check_bootstrap(&self) -> Result<(), SpecError> {
         match (self.bootstrap_port, &self.bootstrap_host) {
             (None, Some(_)) => Err(SpecError::Bootstrap("bootstrap_host")),
-            (_, Some(host)) if host.is_empty() => Err(SpecError::Empty("bootstrap_host")),
             (Some(_), _) if self.worker_type != WorkerType::Prefill => {
                 Err(SpecError::Bootstrap("bootstrap_port"))
             }
@@ -338,7 +359,7 @@ impl WorkerSpec {
     fn check_adapters(&self) -> Result<(), SpecError> {
         for (position, name) in self.lora_adapters.iter().enumerate() {
             let earlier = &self.lora_adapters[..position];
-            if name.is_empty() || *name == self.model || earlier.contains(name) {
+            if *name == self.model || earlier.contains(name) {
                 return Err(SpecError::Adapter(name.clone()));
             }
         }

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     fleet::{
         DeviceReport, DeviceWeights, Fence, Fleet, FleetView, PrefillPool, RankMember, RegistrationError,
-        SetView, Standing, StreamState, StreamStatus, WorkerSpec, WorkerType,
+        SetView, Standing, StreamState, StreamStatus, WorkerSpec, WorkerType, check_name,
     },
     metrics::CONTENT_TYPE,
     select::Exclusion,
@@ -237,6 +237,10 @@ fn note_unreadable(fleet: &Fleet, body: &[u8]) {
     }
     let (Some(model), Some(url)) = (text("model"), text("url")) else { return };
     let namespace = text("namespace").unwrap_or_else(|| WorkerSpec::new(&url, &model).namespace);
+    // Nobody has such a name: no card that can be read would.
+    if check_name(&model).is_err() || check_name(&namespace).is_err() {
+        return;
+    }
     let lease = Duration::from_secs_f64(DEFAULT_LEASE_SECS);
     fleet.note_unreadable_prefill(&model, &namespace, &url, lease);
 }

@@ -178,11 +178,19 @@ fn check_models(
     load: &dyn Fn(&ModelEntry) -> Result<(), String>,
 ) -> AHashSet<String> {
     let of_list = file.frontend.tokenizer.iter().map(|text| parse_tokenizer(text));
-    let entries = of_list.map(|entry| ("frontend.tokenizer".to_owned(), entry));
-    let of_tables = document.kept("model").into_iter().zip(file.model.iter().cloned());
-    let entries: Vec<_> = entries.chain(of_tables).collect();
+    let of_list = of_list.map(|entry| ("frontend.tokenizer".to_owned(), entry));
+    let of_tables = file.model.iter().map(|entry| entry.check().map(|()| entry.clone()));
+    let of_tables = document.kept("model").into_iter().zip(of_tables);
+    let entries: Vec<_> = of_list.chain(of_tables).collect();
     let mut named = AHashSet::new();
     for (place, entry) in entries {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                document.add(Severity::Error, &place, error.to_string());
+                continue;
+            }
+        };
         if !named.insert(entry.name.clone()) {
             let text = format!("model '{}' has a tokenizer already, which counts; leave one out", entry.name);
             document.add(Severity::Warning, &place, text);
@@ -196,7 +204,8 @@ fn check_models(
 
 /// What is left of `[frontend]`: the admin listener and its token.
 fn check_listeners(file: ConfigFile, router: RouterConfig, document: &mut Document) {
-    let file = ConfigFile { worker: Vec::new(), ..file };
+    let mut file = ConfigFile { worker: Vec::new(), model: Vec::new(), ..file };
+    file.frontend.tokenizer.clear();
     if let Err(error) = FrontendArgs::default().plan(router, &[], Some(file)) {
         let place = match error {
             ConfigError::OpenAdmin(_) => "frontend.admin_host".to_owned(),
