@@ -251,6 +251,33 @@ fn a_name_that_nobody_can_have_is_refused() {
     refused(&[&["mock", "--model-name", ""], &FREE_PORTS[..]].concat(), &["--model-name", "empty", ACCEPTED]);
 }
 
+#[test]
+fn a_number_that_can_never_work_is_refused() {
+    refused(&["config", "show", "--max-body-bytes", "0"], &["--max-body-bytes 0", "1 or more"]);
+    file_refused("[frontend]\nmax_body_bytes = 0", &["--max-body-bytes 0", "1 or more"]);
+    refused(
+        &["config", "show", "--decision-log", "d,sample=1,sample=0.5"],
+        &["--decision-log", "sample is given twice", "FILE[,sample=SHARE]"],
+    );
+    worker_refused("url=http://a:1,model=m,max_model_len=0", &["max_model_len = 0", "1 or more"]);
+}
+
+#[test]
+fn a_context_that_the_mock_engine_s_cache_does_not_hold_is_refused() {
+    let sizes = ["--engine-cache-tokens", "1000", "--max-model-len", "2000"];
+    let parts = ["2000", "--max-model-len", "--engine-cache-tokens"];
+    refused(&[&["mock"], &FREE_PORTS[..], &sizes].concat(), &parts);
+    refused(&[&["up", "--port", "0", "--admin-port", "0"], &sizes[..]].concat(), &parts);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_cache_has_a_context_that_fits_it() {
+    let engine = Process::start(&[&["mock", "--engine-cache-tokens", "1000"], &FREE_PORTS[..]].concat());
+    let at = engine.logged("mock engine is up").await;
+    let models = Http::new().get(&format!("http://{}/v1/models", at["http"].as_str().unwrap())).await;
+    assert_eq!(models.json["data"][0]["max_model_len"], 1008, "{}", models.text);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_replay_socket_listens_whatever_its_address_looks_like() {
     let port = lasting_port();

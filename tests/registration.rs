@@ -287,6 +287,33 @@ async fn a_name_that_would_forge_log_lines_or_fill_them_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_no_engine_has_is_refused() {
+    let (rig, newcomer) = rig_and_newcomer().await;
+    let newcomer = WorkerSpec { id: Some(7), ..WorkerSpec::new(&newcomer.url, MODEL) };
+    for (numbers, says) in [
+        (json!({ "max_model_len": 0 }), &["max_model_len = 0", "1 or more"][..]),
+        (json!({ "total_kv_blocks": 0 }), &["total_kv_blocks = 0", "1 or more"]),
+        (json!({ "max_num_batched_tokens": 0 }), &["max_num_batched_tokens = 0", "1 or more"]),
+        (
+            json!({ "first_rank": 65_000, "ranks": 1000 }),
+            &["first_rank = 65000", "ranks = 1000", "up to 65535"],
+        ),
+    ] {
+        let mut body = registration(&newcomer, Some(10.0));
+        for (key, number) in numbers.as_object().unwrap() {
+            body[key] = number.clone();
+        }
+        let refused = rig.ask("/v1/workers", &body).await;
+        assert_eq!(refused.status, 400, "{numbers}: {}", refused.text);
+        for part in says {
+            assert!(message(&refused).contains(part), "{numbers}: {}", refused.text);
+        }
+    }
+    let last = WorkerSpec { first_rank: 65_535, max_model_len: Some(1), ..newcomer };
+    assert_eq!(rig.register(&last, Some(10.0)).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_admin_token_guards_everything_on_its_listener() {
     let upstream = Upstream::start(plain).await;
     let mut plan = plan(Mode::RoundRobin, vec![upstream.worker(1, MODEL)]);

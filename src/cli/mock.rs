@@ -38,6 +38,9 @@ pub(super) fn with_flag(error: &MockError) -> String {
     match error {
         MockError::Http { .. } => format!("{error}; choose another with --http"),
         MockError::Zmq { socket, .. } => format!("{error}; choose another with --kv-{socket}-endpoint"),
+        MockError::Setting { field: "num_gpu_blocks", .. } => {
+            format!("{error} (--engine-cache-tokens, --max-model-len)")
+        }
         MockError::Setting { .. } | MockError::Vocabulary | MockError::Thread(_) => error.to_string(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{error::Error, net::SocketAddr, sync::Arc};
 
-use super::assemble::assemble_with;
+use super::{assemble::assemble_with, mock::with_flag};
 use crate::{
     config::{EngineArgs, FrontendPlan},
     fleet::{RouterConfig, WorkerSpec},
@@ -42,7 +42,7 @@ impl MockFleet {
                 MockSettings { model: MODEL.to_owned(), ..plan.engine.settings(Arc::clone(&encoder)) };
             let total_kv_blocks = u64::from(settings.num_gpu_blocks);
             let max_num_batched_tokens = u64::try_from(settings.max_num_batched_tokens).ok();
-            let engine = MockEngine::start(settings).await?;
+            let engine = MockEngine::start(settings).await.map_err(|error| with_flag(&error))?;
             workers.push(WorkerSpec {
                 id: u64::try_from(number + 1).ok(),
                 block_size: plan.engine.block_size,

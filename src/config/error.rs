@@ -68,6 +68,9 @@ pub enum ConfigError {
     /// A limit that would turn everybody away, or could not be kept.
     #[error("--max-header-bytes {0} is not usable; accepted are 1024 to 262144")]
     HeaderBytes(usize),
+    /// A limit that would turn everybody away.
+    #[error("--max-body-bytes {0} is not usable; accepted are 1 or more")]
+    BodyBytes(usize),
     /// The keys of clients.
     #[error("--api-keys-file {0}")]
     ApiKeys(#[from] ApiKeysError),

@@ -94,7 +94,7 @@ pub struct FrontendArgs {
     /// for ever [default: 60]
     #[arg(long, env = "KVROUTE_REQUEST_READ_TIMEOUT", value_name = "SECONDS", help_heading = LIMITS)]
     pub request_read_timeout: Option<u64>,
-    /// Largest request body in bytes; a larger one is answered with 413 [default: 20971520]
+    /// Largest request body in bytes, 1 or more; a larger one is answered with 413 [default: 20971520]
     #[arg(long, env = "KVROUTE_MAX_BODY_BYTES", value_name = "BYTES", help_heading = LIMITS)]
     pub max_body_bytes: Option<usize>,
     /// Memory that the indexes may use together, as 512MiB, 4GiB or plain bytes; near it, ranks that are matched least hold
@@ -313,6 +313,10 @@ impl FrontendArgs {
         if !(1024..=256 << 10).contains(&max_header_bytes) {
             return Err(ConfigError::HeaderBytes(max_header_bytes));
         }
+        let max_body_bytes = self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes);
+        if max_body_bytes == 0 {
+            return Err(ConfigError::BodyBytes(max_body_bytes));
+        }
         let files = protection::Files {
             api_keys: self.api_keys_file.or(below.api_keys_file),
             tls: (self.tls_cert.or(below.tls_cert), self.tls_key.or(below.tls_key)),
@@ -345,7 +349,7 @@ impl FrontendArgs {
                 .or(below.max_concurrent_requests)
                 .map(NonZeroUsize::get),
             max_connections: self.max_connections.or(below.max_connections).map(NonZeroUsize::get),
-            max_body_bytes: self.max_body_bytes.or(below.max_body_bytes).unwrap_or(default.max_body_bytes),
+            max_body_bytes,
             index_memory_limit: self
                 .index_memory_limit
                 .or(below.index_memory_limit)

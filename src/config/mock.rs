@@ -48,9 +48,9 @@ pub struct EngineArgs {
     /// Tokens that the KV cache of an engine holds
     #[arg(long, default_value_t = 1_000_000, value_name = "TOKENS", value_parser = value_parser!(u32).range(2..))]
     pub engine_cache_tokens: u32,
-    /// Longest prompt plus output of one request
-    #[arg(long, default_value_t = 131_072, value_name = "TOKENS", value_parser = value_parser!(u32).range(2..))]
-    pub max_model_len: u32,
+    /// Longest prompt plus output of one request, no more than the cache holds [default: 131072 or what the cache holds]
+    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(2..))]
+    pub max_model_len: Option<u32>,
     /// Prompt tokens that an engine computes per second
     #[arg(long, default_value_t = 20_000.0, value_name = "N", value_parser = above_zero)]
     pub prefill_tokens_per_second: f64,
@@ -77,6 +77,9 @@ pub enum EngineTimes {
     H100x4,
 }
 
+/// The longest context where none is given, in tokens.
+const MAX_MODEL_LEN: u32 = 131_072;
+
 /// A name that a card can have.
 fn name(text: &str) -> Result<String, NameError> {
     check_name(text).map(|()| text.to_owned())
@@ -95,11 +98,12 @@ impl EngineArgs {
     #[must_use]
     pub fn settings(&self, encoder: Arc<Encoder>) -> MockSettings {
         let blocks = self.engine_cache_tokens.div_ceil(self.block_size.max(1));
+        let held = blocks.saturating_mul(self.block_size);
         MockSettings {
             block_size: self.block_size,
             // One block more than fits the tokens: engines set one aside.
             num_gpu_blocks: blocks.saturating_add(1),
-            max_model_len: self.max_model_len.min(blocks.saturating_mul(self.block_size)),
+            max_model_len: self.max_model_len.unwrap_or(MAX_MODEL_LEN.min(held)),
             prefill_tokens_per_second: self.prefill_tokens_per_second,
             decode_tokens_per_second: self.decode_tokens_per_second,
             step_times: match self.engine_times {

@@ -11,7 +11,7 @@ pub(super) fn read_models(answer: &Value, told: &mut Told) {
         let root = model["root"].as_str().map(str::to_owned);
         told.models.push(Served { id: id.to_owned(), is_adapter, root });
         if !is_adapter && told.max_model_len.is_none() {
-            told.max_model_len = model["max_model_len"].as_u64();
+            told.max_model_len = model["max_model_len"].as_u64().filter(|&tokens| tokens > 0);
         }
     }
 }
@@ -74,6 +74,9 @@ mod tests {
             root: root.map(str::to_owned),
         });
         assert_eq!((told.models.as_slice(), told.max_model_len), (&served[..], Some(7)));
+        let mut silent = Told::default();
+        read_models(&json!({"data": [{"id": "m", "max_model_len": 0}]}), &mut silent);
+        assert_eq!(silent.max_model_len, None);
         let sources =
             read_sources(&json!({"1": {"endpoint": "b"}, "0": {"endpoint": "a", "replay_endpoint": "r"}}));
         let sources = sources.unwrap();

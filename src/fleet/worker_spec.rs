@@ -169,12 +169,23 @@ pub enum SpecError {
         /// What is wrong with it.
         error: NameError,
     },
+    /// A size of nothing, which nobody has.
+    #[error("{0} = 0 is not usable; accepted are 1 or more; leave it out if it is not known")]
+    Zero(&'static str),
     /// No ranks, or more than a worker has.
     #[error("ranks = {0} is not usable; accepted are 1 to 1024")]
     Ranks(u32),
     /// A first rank past any real one.
     #[error("first_rank = {0} is not usable; accepted are 0 to 65535")]
     FirstRank(u32),
+    /// Ranks past any real one.
+    #[error("first_rank = {first} with ranks = {ranks} is not usable; accepted are ranks up to 65535")]
+    LastRank {
+        /// The first of them.
+        first: u32,
+        /// How many there are.
+        ranks: u32,
+    },
     /// An adapter that no request could name.
     #[error("lora_adapters: '{0}' is not usable; each needs a name of its own, other than the model's")]
     Adapter(String),
@@ -279,6 +290,15 @@ impl WorkerSpec {
 
     pub(super) fn check(&self) -> Result<CheckedSpec, SpecError> {
         self.check_names()?;
+        for (field, size) in [
+            ("max_model_len", self.max_model_len),
+            ("total_kv_blocks", self.total_kv_blocks),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+        ] {
+            if size == Some(0) {
+                return Err(SpecError::Zero(field));
+            }
+        }
         if self.worker_type == WorkerType::Encode {
             return Err(SpecError::Role(self.worker_type));
         }
@@ -291,6 +311,10 @@ impl WorkerSpec {
         }
         if self.first_rank > 65_535 {
             return Err(SpecError::FirstRank(self.first_rank));
+        }
+        let last_rank = self.first_rank + self.ranks - 1;
+        if last_rank > 65_535 {
+            return Err(SpecError::LastRank { first: self.first_rank, ranks: self.ranks });
         }
         if self.kv_replay_endpoint.is_some() && self.kv_events_endpoint.is_none() {
             return Err(SpecError::ReplayWithoutEvents);
@@ -307,7 +331,6 @@ impl WorkerSpec {
         let events = endpoint("kv_events_endpoint", &self.kv_events_endpoint, self.kv_events_direction)?;
         // The replay socket is a ROUTER that the engine always binds.
         let replay = endpoint("kv_replay_endpoint", &self.kv_replay_endpoint, StreamDirection::Connect)?;
-        let last_rank = self.first_rank + self.ranks - 1;
         for (field, known) in [("kv_events_endpoint", &events), ("kv_replay_endpoint", &replay)] {
             let ranks = known.as_ref().map(|endpoint| endpoint.of_rank(last_rank)).transpose();
             ranks.map_err(|error| SpecError::Endpoint { field, error })?;

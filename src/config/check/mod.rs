@@ -202,7 +202,7 @@ fn check_models(
     named
 }
 
-/// What is left of `[frontend]`: the admin listener and its token.
+/// What is left of `[frontend]`: its listeners, their files and limits.
 fn check_listeners(file: ConfigFile, router: RouterConfig, document: &mut Document) {
     let mut file = ConfigFile { worker: Vec::new(), model: Vec::new(), ..file };
     file.frontend.tokenizer.clear();
@@ -213,6 +213,7 @@ fn check_listeners(file: ConfigFile, router: RouterConfig, document: &mut Docume
             ConfigError::ApiKeys(_) => "frontend.api_keys_file".to_owned(),
             ConfigError::WorkerKey { .. } => "frontend.worker_api_key_file".to_owned(),
             ConfigError::HeaderBytes(_) => "frontend.max_header_bytes".to_owned(),
+            ConfigError::BodyBytes(_) => "frontend.max_body_bytes".to_owned(),
             ConfigError::Certificate { flag, .. } | ConfigError::Half { given: flag, .. } => {
                 protection::place(flag)
             }

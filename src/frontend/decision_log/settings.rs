@@ -68,10 +68,16 @@ impl FromStr for DecisionLogSettings {
             return Err(failed("the file is missing".to_owned()));
         }
         let mut settings = Self::new(path);
+        let mut given = Vec::new();
         for part in parts {
             let (key, value) =
                 part.split_once('=').ok_or_else(|| failed(format!("'{part}' is not key=value")))?;
-            settings.set(key.trim(), value.trim()).map_err(failed)?;
+            let key = key.trim();
+            if given.contains(&key) {
+                return Err(failed(format!("{key} is given twice")));
+            }
+            settings.set(key, value.trim()).map_err(failed)?;
+            given.push(key);
         }
         Ok(settings)
     }
@@ -121,6 +127,7 @@ mod tests {
             ("d,keep=1001", "0 to 1000"),
             ("d,rotate=1", "sample, max and keep"),
             ("d,e", "'e' is not key=value"),
+            ("d,sample=1, sample=0.5", "sample is given twice"),
         ] {
             let error = text.parse::<DecisionLogSettings>().unwrap_err();
             assert!(error.contains(says) && error.contains("FILE[,sample=SHARE]"), "{text}: {error}");

@@ -105,8 +105,9 @@ impl Engine {
                 let page = self.caller.get(&self.url, METRICS).await.map_err(Unwell)?;
                 let page = String::from_utf8_lossy(&page.body);
                 told.facts.block_size = cache_config(&page, "block_size").map(|size| by(size, METRICS));
-                told.facts.total_kv_blocks =
-                    cache_config(&page, "num_gpu_blocks").map(|blocks| by(blocks, METRICS));
+                told.facts.total_kv_blocks = cache_config(&page, "num_gpu_blocks")
+                    .filter(|&blocks| blocks > 0)
+                    .map(|blocks| by(blocks, METRICS));
                 told.started = page
                     .lines()
                     .find_map(|line| line.strip_prefix("process_start_time_seconds "))
@@ -158,7 +159,7 @@ fn read_models(answer: &Value, told: &mut Told) {
             told.adapters.push(id.to_owned());
         } else if told.facts.model.is_none() {
             told.facts.model = Some(by(id.to_owned(), MODELS));
-            told.max_model_len = model["max_model_len"].as_u64();
+            told.max_model_len = model["max_model_len"].as_u64().filter(|&tokens| tokens > 0);
         }
     }
 }
@@ -239,6 +240,9 @@ mod tests {
         assert_eq!(told.facts.model, Some(by("m".to_owned(), MODELS)));
         assert_eq!((told.adapters.as_slice(), told.max_model_len), (&["a".to_owned()][..], Some(77)));
         assert_eq!(told.models, ["a", "m", "second name"]);
+        let mut told = Told::default();
+        read_models(&json!({"data": [{"id": "m", "max_model_len": 0}]}), &mut told);
+        assert_eq!(told.max_model_len, None, "a card with a length of nothing would be refused");
     }
 
     #[test]
