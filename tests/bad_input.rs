@@ -353,6 +353,42 @@ async fn a_prompt_beyond_the_context_is_refused_here_if_known_and_by_the_engine_
     assert_silent(log);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_what_a_client_sent_no_more_is_quoted_than_a_person_reads() {
+    let rig = Rig::start(Mode::Kv, 1).await;
+    let name = "é".repeat(1 << 20);
+    let body = json!({ "model": name, "prompt": "x" });
+    let thresholds = json!({ "model": MODEL, name.as_str(): 1 });
+    let path = format!("/v1/models/{}", "x".repeat(20_000));
+    let (public, admin) = (rig.public(), rig.admin());
+    let post = async |url: String, body: &Value| rig.client.post(&url, body).await;
+    let get = async |url: String| rig.client.get(&url).await;
+    for (what, status, answer) in [
+        ("a completion", 404, post(format!("{public}{TEXT}"), &body).await),
+        ("an embedding", 404, post(format!("{public}/v1/embeddings"), &body).await),
+        ("explain", 404, post(format!("{admin}/v1/route/explain"), &body).await),
+        ("a model of a threshold", 404, post(format!("{admin}/busy_threshold"), &body_of(&name)).await),
+        ("a threshold", 400, post(format!("{admin}/busy_threshold"), &thresholds).await),
+        ("a registration", 400, post(format!("{admin}/v1/workers"), &thresholds).await),
+        ("a model's card", 404, get(format!("{public}{path}")).await),
+        ("a path", 404, get(format!("{public}/{}", "x".repeat(20_000))).await),
+        ("an admin path", 404, get(format!("{admin}/{}", "x".repeat(20_000))).await),
+        ("a method", 405, post(format!("{public}{path}"), &body).await),
+    ] {
+        let text = &answer.text[..answer.text.len().min(300)];
+        assert_eq!(answer.status.as_u16(), status, "{what}: {text}");
+        assert!(answer.text.len() < 6000, "{what}: {} bytes: {text}", answer.text.len());
+        assert_shape(what, &answer);
+        let message = answer.json["error"]["message"].as_str().unwrap();
+        assert!(message.contains("... (") && message.contains(" bytes in all)"), "{what}: {text}");
+    }
+    assert_works(&rig, "a long name").await;
+}
+
+fn body_of(model: &str) -> Value {
+    json!({ "model": model })
+}
+
 /// Of a field given twice the last counts: for the router as for the engines, whose parsers keep the last.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_field_given_twice_the_last_counts() {

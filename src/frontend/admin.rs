@@ -18,7 +18,7 @@ use super::{
     busy_threshold,
     counters::Surface,
     devices::devices_object,
-    error::ApiError,
+    error::{ApiError, cut, quoted},
     explain, exposition, health_checks, index_snapshot,
     openai::Fields,
     overlaps::{self, Question},
@@ -82,7 +82,7 @@ async fn unknown(request: Request) -> Response {
         "{} is not served on the admin listener; it has GET /metrics, POST /v1/route/explain, POST \
          /v1/route/overlaps, GET /v1/route/decisions/ID, /v1/workers, GET /v1/worker-sets, POST /v1/config/reload, GET \
          /v1/index/snapshot and /busy_threshold",
-        request.uri().path()
+        quoted(request.uri().path())
     ));
     route::turn_away(request, error).await
 }
@@ -245,6 +245,9 @@ fn note_unreadable(fleet: &Fleet, body: &[u8]) {
     fleet.note_unreadable_prefill(&model, &namespace, &url, lease);
 }
 
+/// Characters of what serde says that are repeated: more than its longest list of keys, and not the whole body.
+const REASON: usize = 1000;
+
 /// Why a registration is refused. serde names unknown and missing fields itself, but not the field whose value it
 /// could not use; that is the one that is refused on its own, too.
 fn not_a_worker(fields: &Fields<'_>, error: &serde_json::Error) -> ApiError {
@@ -255,8 +258,11 @@ fn not_a_worker(fields: &Fields<'_>, error: &serde_json::Error) -> ApiError {
         serde_json::from_value::<WorkerSpec>(alone).err().map(|error| (name, error))
     });
     match at_fault {
-        Some((name, error)) => ApiError::bad_field(name, format!("not a worker: '{name}': {error}")),
-        None => ApiError::bad_request(format!("not a worker: {error}")),
+        Some((name, error)) => {
+            let (quoted, error) = (quoted(name), error.to_string());
+            ApiError::bad_field(name, format!("not a worker: '{quoted}': {}", cut(&error, REASON)))
+        }
+        None => ApiError::bad_request(format!("not a worker: {}", cut(&error.to_string(), REASON))),
     }
 }
 

@@ -8,7 +8,12 @@ use std::sync::Arc;
 use axum::{Json, body::Bytes};
 use serde_json::{Value, json};
 
-use super::{app::App, error::ApiError, openai::Fields, route};
+use super::{
+    app::App,
+    error::{ApiError, quoted},
+    openai::Fields,
+    route,
+};
 use crate::{
     fleet::{FleetView, LoadThresholdConfig, SetView},
     load::Thresholds,
@@ -41,7 +46,7 @@ pub(super) fn set(app: &App, body: &Bytes) -> Result<Json<Value>, ApiError> {
         let accepted = KEYS.join(", ");
         return Err(ApiError::bad_field(
             unknown,
-            format!("'{unknown}' is no threshold; there are {accepted}"),
+            format!("'{}' is no threshold; there are {accepted}", quoted(unknown)),
         ));
     }
     let config = LoadThresholdConfig {

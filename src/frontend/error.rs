@@ -1,6 +1,6 @@
 //! Errors as clients see them: a status, and the body that OpenAI's clients parse.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use axum::{
     Json,
@@ -52,6 +52,12 @@ const CHALLENGE: &str = "Bearer realm=\"kvroute\"";
 /// What `retry-after` says at most: an estimate beyond that is none.
 const MOST_SECONDS: u32 = 60;
 
+/// Characters of a client's own text that an error repeats at most: names are shorter, and a body that comes back is of no use.
+const QUOTED: usize = 200;
+
+/// Characters that a message has at most, whatever it repeats: no answer to a mistake is as large as the mistake.
+const LONGEST_MESSAGE: usize = 4000;
+
 #[derive(Serialize)]
 struct Body<'a> {
     message: &'a str,
@@ -72,7 +78,10 @@ const RETRY: HeaderName = HeaderName::from_static("x-kvroute-error-retry");
 impl ApiError {
     /// One of the client's if the status says so, else the router's, which did nothing of the request.
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        let message = message.into();
+        let mut message = message.into();
+        if let Cow::Owned(shorter) = cut(&message, LONGEST_MESSAGE) {
+            message = shorter;
+        }
         let (source, retry) = if status.is_client_error() {
             (Origin::Client, Retry::Never)
         } else {
@@ -98,7 +107,7 @@ impl ApiError {
 
     /// 400 for one field.
     pub(crate) fn bad_field(param: &str, message: impl Into<String>) -> Self {
-        Self { param: Some(param.to_owned()), ..Self::bad_request(message) }
+        Self { param: Some(quoted(param).into_owned()), ..Self::bad_request(message) }
     }
 
     /// 400: prompt and output do not fit the model.
@@ -136,7 +145,7 @@ impl ApiError {
     /// 404 for a model nobody serves.
     pub(crate) fn model_not_found(model: &str, served: &[&str]) -> Self {
         let served = if served.is_empty() { "none yet".to_owned() } else { served.join(", ") };
-        let message = format!("the model '{model}' does not exist; models served here: {served}");
+        let message = format!("the model '{}' does not exist; models served here: {served}", quoted(model));
         Self { param: Some("model".to_owned()), code: Some("model_not_found"), ..Self::not_found(message) }
     }
 
@@ -149,6 +158,7 @@ impl ApiError {
     /// 405. RFC 9110 §15.5.6 asks for the methods that are accepted in a header; `None` leaves it to the caller.
     pub(crate) fn method_not_allowed(method: &str, path: &str, accepted: Option<&'static str>) -> Self {
         let accepting = accepted.unwrap_or("a method that 'allow' lists");
+        let (method, path) = (quoted(method), quoted(path));
         let message = format!("{method} is not accepted on {path}; use {accepting}");
         let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message);
         Self { tells: accepted.map(Tells::Allow), ..error }
@@ -311,6 +321,19 @@ impl IntoResponse for ApiError {
         tell(response.headers_mut(), self.source, self.retry);
         response.extensions_mut().insert(ErrorCode(self.code.unwrap_or(self.kind)));
         response
+    }
+}
+
+/// A client's text as an error repeats it.
+pub(super) fn quoted(text: &str) -> Cow<'_, str> {
+    cut(text, QUOTED)
+}
+
+/// The first `most` characters of a text, and how long it is if there are more.
+pub(super) fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => Cow::Owned(format!("{}... ({} bytes in all)", &text[..end], text.len())),
+        None => Cow::Borrowed(text),
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     app::{App, unix_secs},
     counters::Surface,
-    error::ApiError,
+    error::{ApiError, quoted},
     gate::Stranger,
     passthrough, route,
 };
@@ -48,8 +48,9 @@ async fn other(State(app): State<Arc<App>>, request: Request) -> Response {
         return passthrough::serve(app, request).await;
     }
     let error = ApiError::not_found(format!(
-        "{path} is not served here; clients use POST /v1/chat/completions, /v1/completions and other POST /v1/ \
-         routes, GET /v1/models, /health and /ready"
+        "{} is not served here; clients use POST /v1/chat/completions, /v1/completions and other POST /v1/ \
+         routes, GET /v1/models, /health and /ready",
+        quoted(path)
     ));
     route::turn_away(request, error).await
 }
