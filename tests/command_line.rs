@@ -13,6 +13,7 @@ mod process;
 mod rig;
 
 use std::{
+    fs::File,
     io::{BufRead as _, BufReader},
     net::{TcpListener, TcpStream},
     process::{Command, Stdio},
@@ -295,6 +296,34 @@ async fn the_replay_socket_listens_whatever_its_address_looks_like() {
 }
 
 #[test]
+fn a_page_that_cannot_be_printed_is_a_failure() {
+    for args in [&["config", "show"][..], &["gpus"], &["config", "check", "/dev/null"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvroute"));
+        command.args(args).env_clear().stderr(Stdio::piped());
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = command.stdout(full).output().unwrap();
+        let says = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{args:?}: {says}");
+        assert!(says.contains("stdout"), "{args:?}: {says}");
+        // A reader that went away is none.
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_found_out_before_the_work() {
+    for flag in ["--json", "--svg"] {
+        let args = ["simulate", "--workload", "burst", "--seconds", "20", "--engines", "2", "--seeds", "1"];
+        let args = [&args[..], &[flag, "/nonexistent/x"]].concat();
+        refused(&args, &[flag, "/nonexistent/x"]);
+        assert_eq!(Process::run(&args).stdout, "", "{flag}: it was simulated all the same");
+    }
+}
+
+#[test]
 fn a_mistake_in_a_file_is_named_with_its_place() {
     let cases = [
         ("[frontend]\nport = 1\nrouter = 'kv'\n", "line 3", "router"),
@@ -508,6 +537,12 @@ async fn drive_compares_modes_and_drives_a_frontend_that_runs() {
     let ended = Process::run(&[&drive[..], &["--url", url(&welcome, "clients")]].concat());
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("| given | 20 | 0 |"), "{}", ended.stdout);
+
+    // Figures of nothing are no success.
+    let ended = Process::run(&[&drive[..], &["--url", url(&welcome, "clients"), "--model", "nope"]].concat());
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stdout.contains("| given | 20 | 20 |"), "{}", ended.stdout);
+    assert!(ended.stderr.contains("all 20 requests failed"), "{}", ended.stderr);
 }
 
 #[test]

@@ -283,6 +283,17 @@ fn simulate_makes_ten_thousand_decisions_again() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_printed_is_a_failure() {
+    let log = file(Fleet::record(41, 100).log());
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kvroute"));
+    command.args(["simulate", "--decisions", path(&log)]).env_clear();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let ended = command.stdout(full).stderr(std::process::Stdio::piped()).output().unwrap();
+    let says = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(1) && says.contains("stdout"), "{says}");
+}
+
+#[test]
 fn simulate_tells_what_differs_and_fails() {
     let mut fleet = Fleet::record(42, 300);
     let mut bent = 0;

@@ -42,7 +42,7 @@ pub(super) fn run(logs: &[PathBuf], question: Question) -> Outcome {
             break;
         }
     }
-    print(&(seen.text() + &answer.text(&seen)));
+    let printed = print(&(seen.text() + &answer.text(&seen)));
     match (problem, &answer) {
         (Some(problem), _) => Err(problem),
         (None, Answer::Replay { differences, .. }) if *differences > 0 => Err(format!(
@@ -54,7 +54,7 @@ pub(super) fn run(logs: &[PathBuf], question: Question) -> Outcome {
         (None, Answer::Request { name, text }) if text.is_empty() => {
             Err(format!("no decision of a request '{name}' is in the log").into())
         }
-        _ => Ok(()),
+        _ => printed,
     }
 }
 

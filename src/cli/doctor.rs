@@ -30,9 +30,9 @@ impl DoctorCommand {
         if args.json {
             let mut answer = report.to_json();
             answer["engine"] = serde_json::json!(subject.spec.url);
-            print(&format!("{answer:#}\n"));
+            print(&format!("{answer:#}\n"))?;
         } else {
-            print(&text(&subject, &evidence.told, &report));
+            print(&text(&subject, &evidence.told, &report))?;
         }
         Ok(ExitCode::from(match report.admission() {
             Admission::Admit => 0,

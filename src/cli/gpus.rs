@@ -15,8 +15,7 @@ pub(super) struct GpusCommand {
 impl GpusCommand {
     /// A machine without GPUs is not a failure: there is nothing to list.
     pub(super) fn run(self) -> Outcome {
-        print(&listing::of(&self.nvml));
-        Ok(())
+        print(&listing::of(&self.nvml))
     }
 }
 

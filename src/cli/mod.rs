@@ -113,9 +113,15 @@ pub fn main() -> ExitCode {
 /// What a subcommand ends with; the message tells a person what to do.
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Prints what a command was asked for. A reader that went away, as `head` does, is no reason to fail.
-fn print(text: &str) {
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+/// Prints what a command was asked for. A reader that went away, as `head` does, is no reason to fail; a full disk is.
+fn print(text: &str) -> Outcome {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to stdout: {error}").into())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn start_log(flags: &LogArgs) -> Result<(), String> {

@@ -58,7 +58,7 @@ impl UpCommand {
         .await?;
         let engines = u64::from(self.engines);
         let _gpus = LocalGpus::start(&self.devices.settings(), fleet.frontend.app().fleet(), engines);
-        print(&welcome(&fleet));
+        print(&welcome(&fleet))?;
         signals.wait().await;
         let MockFleet { frontend, engines, .. } = fleet;
         shutdown::drain(frontend, &mut signals).await?;

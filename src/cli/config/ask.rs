@@ -38,10 +38,10 @@ pub(super) async fn show(url: &Uri, token: Option<&Path>, name: Option<&str>, js
         }
     }
     if json {
-        print(&format!("{answer:#}\n"));
+        print(&format!("{answer:#}\n"))?;
     } else if let Some(Value::Array(sets)) = answer.get("worker_sets") {
         let texts: Vec<_> = sets.iter().map(set_text).collect();
-        print(&if texts.is_empty() { "no worker sets\n".to_owned() } else { texts.join("\n") });
+        print(&if texts.is_empty() { "no worker sets\n".to_owned() } else { texts.join("\n") })?;
     }
     Ok(())
 }

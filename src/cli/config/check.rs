@@ -39,9 +39,9 @@ impl CheckCommand {
         if errors == 0 {
             lines += &format!("ok: {}{}\n", report.summary, others(&report));
         }
-        print(&lines);
+        let printed = print(&lines);
         match errors {
-            0 => Ok(()),
+            0 => printed,
             1 => Err(format!("{path}: 1 error").into()),
             errors => Err(format!("{path}: {errors} errors").into()),
         }

@@ -71,8 +71,7 @@ impl ShowCommand {
         }
         let json = self.json;
         let shown = self.shown()?;
-        print(&if json { format!("{:#}\n", shown.json()) } else { shown.text() });
-        Ok(())
+        print(&if json { format!("{:#}\n", shown.json()) } else { shown.text() })
     }
 
     fn shown(self) -> Result<Shown, Box<dyn std::error::Error + Send + Sync>> {

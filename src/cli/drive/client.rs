@@ -33,6 +33,8 @@ pub(super) struct Answered {
     pub(super) total: Duration,
     pub(super) prompt_tokens: u64,
     pub(super) cached_tokens: u64,
+    /// The status of the answer, if there was one.
+    pub(super) status: Option<StatusCode>,
     /// The worker that served it, if the frontend told.
     pub(super) worker: Option<u64>,
 }
@@ -43,6 +45,18 @@ pub(super) struct Run {
     pub(super) name: String,
     pub(super) wall: Duration,
     pub(super) answers: Vec<Answered>,
+}
+
+impl Run {
+    /// Says so if nothing was answered: its figures are figures of nothing.
+    pub(super) fn came_to_nothing(&self) -> Option<String> {
+        let last = self.answers.last()?;
+        if self.answers.iter().any(|answer| answer.ok) {
+            return None;
+        }
+        let status = last.status.map_or("without an answer".to_owned(), |status| format!("with {status}"));
+        Some(format!("{}: all {} requests failed, one of them {status}", self.name, self.answers.len()))
+    }
 }
 
 /// Sends requests to one frontend.
@@ -156,7 +170,7 @@ async fn send(pool: &Pool, url: &Uri, body: Bytes) -> Answered {
     let answered = Arc::new(Mutex::new(Answered::default()));
     let watch = Stopwatch { sent: Instant::now(), answered: Arc::clone(&answered) };
     let Ok(answer) = pool.forward(url, &head, body).await else { return Answered::default() };
-    let success = answer.status().is_success();
+    let status = answer.status();
     let mut body = answer.relay(watch).into_body();
     let mut worker = None;
     while let Some(Ok(frame)) = body.frame().await {
@@ -166,7 +180,8 @@ async fn send(pool: &Pool, url: &Uri, body: Bytes) -> Answered {
     }
     drop(body);
     let mut answered = *answered.lock();
-    answered.ok &= success;
+    answered.ok &= status.is_success();
+    answered.status = Some(status);
     answered.worker = worker;
     answered
 }

@@ -111,8 +111,11 @@ impl DriveCommand {
         } else {
             self.drive_own(&requests, &mut signals).await?
         };
-        print(&report::table(&runs));
-        Ok(())
+        print(&report::table(&runs))?;
+        match runs.iter().find_map(Run::came_to_nothing) {
+            Some(problem) => Err(problem.into()),
+            None => Ok(()),
+        }
     }
 
     /// Engines that are as much faster than recorded as the requests come, so that they are as busy.

@@ -146,6 +146,7 @@ mod tests {
             total: Duration::from_millis(20),
             prompt_tokens: prompt,
             cached_tokens: cached,
+            status: None,
             worker: Some(worker),
         }
     }

@@ -6,7 +6,13 @@ mod source;
 mod sweep;
 mod table;
 
-use std::{fs, num::NonZeroUsize, path::PathBuf, str::FromStr};
+use std::{
+    fs::File,
+    io::Write as _,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use clap::{ArgGroup, Args};
 
@@ -237,15 +243,18 @@ impl SimulateCommand {
             rates: self.rate,
             seeds: (self.first_seed..).take(usize::try_from(self.seeds).unwrap_or(1)).collect(),
         };
+        let json = self.json.as_deref().map(|path| Output::open("--json", path)).transpose()?;
+        let svg = self.svg.as_deref().map(|path| Output::open("--svg", path)).transpose()?;
         let rows = sweep.run(self.jobs)?;
-        print(&table::table(&rows));
-        if let Some(path) = &self.json {
-            write("--json", path, &report::json(&sweep, &rows)?)?;
+        // The files are written, whatever becomes of the table.
+        let printed = print(&table::table(&rows));
+        if let Some(json) = json {
+            json.write(&report::json(&sweep, &rows)?)?;
         }
-        if let Some(path) = &self.svg {
-            write("--svg", path, &chart::svg(&rows))?;
+        if let Some(svg) = svg {
+            svg.write(&chart::svg(&rows))?;
         }
-        Ok(())
+        printed
     }
 
     fn setting(&self) -> Result<Setting, String> {
@@ -296,8 +305,27 @@ impl SimulateCommand {
     }
 }
 
-fn write(flag: &str, path: &PathBuf, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("{flag}: cannot write {}: {error}", path.display()))
+/// A file of results. It is opened before what it is for is worked out, which may take an hour.
+struct Output<'a> {
+    flag: &'static str,
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Output<'a> {
+    fn open(flag: &'static str, path: &'a Path) -> Result<Self, String> {
+        let file = File::create(path).map_err(|error| unwritable(flag, path, &error))?;
+        Ok(Self { flag, path, file })
+    }
+
+    fn write(mut self, text: &str) -> Result<(), String> {
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| unwritable(self.flag, self.path, &error))
+    }
+}
+
+fn unwritable(flag: &str, path: &Path, error: &std::io::Error) -> String {
+    format!("{flag}: cannot write {}: {error}", path.display())
 }
 
 #[cfg(test)]
