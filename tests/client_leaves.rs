@@ -128,6 +128,27 @@ async fn and_leaves_the_blocks_that_were_computed_for_the_next_one() {
     assert_eq!(predicted.min((answer.prompt_tokens() - 1) / 16) * 16, answer.cached_tokens());
 }
 
+/// A host that vanishes cannot be had here: what is looked at is whether the system will ask.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_silent_is_asked_whether_it_is_there() {
+    let rig = Rig::start(Mode::RoundRobin, 1).await;
+    for url in [rig.public(), rig.admin()] {
+        let client = tokio::net::TcpStream::connect(url.trim_start_matches("http://")).await.unwrap();
+        let ports = [client.peer_addr().unwrap(), client.local_addr().unwrap()];
+        let [server, client_port] = ports.map(|address| format!(":{:04X}", address.port()));
+        // By the timer that runs: 2 is that of keep-alive (proc_net_tcp.txt).
+        eventually("the system will ask", async || {
+            let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            let mut rows = table.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());
+            rows.any(|row| {
+                row[1].ends_with(&server) && row[2].ends_with(&client_port) && row[5].starts_with("02:")
+            })
+        })
+        .await;
+    }
+}
+
 /// A worker that says `answer` to one request, and tells when it has read it and when its connection is closed.
 fn watching(answer: &'static str) -> (WorkerSpec, Receiver<Instant>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

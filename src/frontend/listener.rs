@@ -10,6 +10,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -59,11 +60,19 @@ where
 /// How long a connection without a request is waited for when the server stops.
 const LEAVING: Duration = Duration::from_secs(2);
 
+/// A client whose host has vanished says no goodbye, and while it waits for an answer nothing is sent to it that would show it. After so
+/// long without a word TCP asks it, so often and so many times. Nothing is done about one that acknowledges what it is sent and reads none
+/// of it: that may be a client that takes its time.
+const SILENCE: Duration = Duration::from_secs(30);
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
+
 /// How long a connection that is asked to end may take to say goodbye.
 const PARTING: Duration = Duration::from_secs(1);
 
 impl Server {
     pub(super) fn start(listener: TcpListener, service: impl Service, terms: Terms) -> Self {
+        ask_the_silent(&listener);
         let (stop, cut) = (CancellationToken::new(), CancellationToken::new());
         let task = tokio::spawn(run(listener, service, Arc::new(terms), stop.clone(), cut.clone()));
         Self { stop, cut, task }
@@ -86,6 +95,14 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// Sets it on the listener: accepted connections have it from there.
+fn ask_the_silent(listener: &TcpListener) {
+    let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBE_INTERVAL).with_retries(PROBES);
+    if let Err(error) = SockRef::from(listener).set_tcp_keepalive(&probes) {
+        debug!(%error, "no TCP keep-alive");
     }
 }
 
