@@ -21,6 +21,7 @@ use std::{
 
 use kvroute::{fleet::WorkerSpec, select::Mode, worker::mock::MockSettings};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::rig::{Http, MODEL, Rig, Transcript, engine_settings, eventually, plan, prose, stream_of};
 
@@ -111,6 +112,25 @@ async fn before_an_answer_that_does_not_stream() {
     let rig = Rig::start_with(Mode::Kv, vec![slow()]).await;
     let body = json!({ "model": MODEL, "max_tokens": 4_000, "prompt": prose(3, 100) });
     leave_before_the_answer(&rig, &rig.client, "/v1/completions", &body).await;
+    expect_all_returned(&rig).await;
+}
+
+/// A line too many behind a request is the beginning of the next one, behind which the server does not look for the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_line_too_many_behind_its_request() {
+    // Nothing is written meanwhile that would show it.
+    let slower = MockSettings { prefill_tokens_per_second: 10.0, ..slow_to_start() };
+    let rig = Rig::start_with(Mode::Kv, vec![slower]).await;
+    let body = stream_of(&prose(5, 1_000), 10).to_string();
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: r\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}\r\n",
+        body.len()
+    );
+    let mut client =
+        tokio::net::TcpStream::connect(rig.public().trim_start_matches("http://")).await.unwrap();
+    client.write_all(request.as_bytes()).await.unwrap();
+    wait_until_booked(&rig, "prefill_tokens").await;
+    drop(client);
     expect_all_returned(&rig).await;
 }
 

@@ -12,9 +12,13 @@ use std::{
 };
 
 use http_body::{Body, Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
 use tokio_rustls::TlsAcceptor;
 
+use super::hangup::Hangup;
 use crate::metrics::Page;
 
 /// What a listener does with its connections.
@@ -161,7 +165,7 @@ impl Activity {
         let Some(patience) = patience else { return std::future::pending().await };
         let (mut before, mut still) = (self.changes.load(Relaxed), 0);
         loop {
-            tokio::time::sleep(patience).await;
+            sleep(patience).await;
             let now = self.changes.load(Relaxed);
             let at_rest = now == before && self.open.load(Relaxed) == 0;
             (before, still) = (now, if at_rest { still + 1 } else { 0 });
@@ -205,13 +209,36 @@ impl<B: Body + Unpin> Body for Answer<B> {
     }
 }
 
-/// A client's connection that notes how writing to it goes.
+/// A client's connection that notes how writing to it goes, and breaks when the client has left.
 pub(super) struct Noted<Io> {
-    pub(super) io: Io,
-    pub(super) activity: Arc<Activity>,
+    io: Io,
+    activity: Arc<Activity>,
+    /// Of a client that has closed its side: the changes so far, and until when there have to be more.
+    leaving: Option<(u64, Pin<Box<Sleep>>)>,
+}
+
+/// A client may send several requests, close its side and wait for the answers. For so long none may begin or end.
+const HALF_CLOSED: Duration = Duration::from_secs(1);
+
+impl<Io: Hangup> Noted<Io> {
+    /// Whether the client has closed its side while a request is open and the server does not see it.
+    fn has_left(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.activity.open.load(Relaxed) == 0 || !self.io.has_closed(cx) {
+            return false;
+        }
+        let changes = self.activity.changes.load(Relaxed);
+        let before = self.leaving.take().filter(|(before, _)| *before == changes);
+        let (_, patience) =
+            self.leaving.insert(before.unwrap_or_else(|| (changes, Box::pin(sleep(HALF_CLOSED)))));
+        patience.as_mut().poll(cx).is_ready()
+    }
 }
 
 impl<Io> Noted<Io> {
+    pub(super) fn new(io: Io, activity: &Arc<Activity>) -> Self {
+        Self { io, activity: Arc::clone(activity), leaving: None }
+    }
+
     fn note<T>(&self, polled: Poll<T>) -> Poll<T> {
         let Activity { unwritten, changes, .. } = &*self.activity;
         if polled.is_pending() {
@@ -234,17 +261,17 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Noted<Io> {
     }
 }
 
-impl<Io: AsyncWrite + Unpin> AsyncWrite for Noted<Io> {
+impl<Io: AsyncWrite + Hangup + Unpin> AsyncWrite for Noted<Io> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.io).poll_write(cx, from);
         self.note(polled)
     }
 
-    /// Called once everything was handed over.
+    /// Called once everything was handed over, and whenever the HTTP/1.1 server has looked around.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.io).poll_flush(cx);
         self.activity.unwritten.store(polled.is_pending(), Relaxed);
-        polled
+        if self.has_left(cx) { Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())) } else { polled }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -269,9 +296,15 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Noted<Io> {
 mod tests {
     use std::time::Instant;
 
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     use super::*;
+
+    impl Hangup for DuplexStream {
+        fn has_closed(&self, _: &mut Context<'_>) -> bool {
+            false
+        }
+    }
 
     #[tokio::test]
     async fn a_connection_rests_only_when_nothing_is_open_and_nothing_was_lately() {
@@ -293,7 +326,7 @@ mod tests {
         let patience = Duration::from_millis(20);
         let activity = Arc::new(Activity::default());
         let (io, mut client) = tokio::io::duplex(8);
-        let mut noted = Noted { io, activity: Arc::clone(&activity) };
+        let mut noted = Noted::new(io, &activity);
         let writing = tokio::spawn(async move {
             noted.write_all(b"more than there is room for").await.unwrap();
             noted.flush().await.unwrap();

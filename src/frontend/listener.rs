@@ -24,6 +24,7 @@ use tracing::{debug, warn};
 
 use super::{
     connections::{Activity, Answer, Failure, Noted, Terms},
+    hangup::Hangup,
     in_place::InPlace,
 };
 
@@ -170,7 +171,7 @@ async fn handshake(
 
 /// Speaks HTTP until either side has had enough.
 async fn talk(
-    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    io: impl AsyncRead + AsyncWrite + Hangup + Unpin + Send + 'static,
     service: impl Service,
     terms: &Terms,
     stop: CancellationToken,
@@ -187,7 +188,7 @@ async fn talk(
             Ok::<_, Infallible>(response.map(|body| Answer { body, _answering: answering }))
         }
     });
-    let io = Noted { io, activity: Arc::clone(&activity) };
+    let io = Noted::new(io, &activity);
     let connection = builder.serve_connection(TokioIo::new(io), service);
     pin!(connection);
     let ended = select! {

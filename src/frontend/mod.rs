@@ -35,6 +35,7 @@ mod file_changes;
 mod first_token;
 mod gate;
 mod handover;
+mod hangup;
 mod health_checks;
 mod hints;
 mod in_place;
