@@ -21,6 +21,7 @@ use super::{error::ProxyError, forward::Answer, observe::Observer, relay::Relay,
 /// Dropping it closes the upstream connection, unless the answer was complete.
 pub struct ProxyBody<O: Observer>(Held<O>);
 
+#[expect(clippy::large_enum_variant, reason = "without a limit it would be one more box a request")]
 enum Held<O: Observer> {
     Untimed(Relay<O>),
     Timed(Timed<O>),
